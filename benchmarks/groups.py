@@ -1,7 +1,7 @@
-"""Fused groups on the host, through the kernel tier beside the emitter: ``python -m benchmarks.groups [--sizes N ..] [--rounds N]``.
+"""Fused groups on the host beside their instructions one by one: ``python -m benchmarks.groups [--sizes N ..] [--rounds N]``.
 
 CPU time of whole runs, both sides in one process in turn, the order reversed every round. Printed is the median of the rounds' ratios
-(below 1: the kernel tier is faster) and the time of the emitter. Sizes are elements.
+(below 1: fusion is faster) and the time of the fused program. Sizes are elements.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 from jit.backends import FUEL
 from jit.engine import EngineConfig, Space
 from jit.host.engine import HostEngine
+from jit.plan.planner import PlanOptions
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.program import BufferKind, Operand
@@ -186,15 +187,15 @@ def sides(engines: tuple[HostEngine, HostEngine], case: Case, n: int) -> Iterato
 
 
 def ratio(engines: tuple[HostEngine, HostEngine], case: Case, n: int, rounds: int) -> tuple[float, float]:
-    """Median of kernel tier / emitter, and the emitter's time in us."""
-    with sides(engines, case, n) as (emitter, tier):
-        times = max(1, int(WORK_NS / max(1.0, emitter.measure(2))))
+    """Median of fused / not fused, and the time of the fused program in us."""
+    with sides(engines, case, n) as (fused, apart):
+        times = max(1, int(WORK_NS / max(1.0, fused.measure(2))))
         found, ours = [], []
         for number in range(rounds):
-            for side in (emitter, tier) if number % 2 else (tier, emitter):
+            for side in (fused, apart) if number % 2 else (apart, fused):
                 side.measure(times)
-            found.append(tier.run_ns / emitter.run_ns)
-            ours.append(emitter.run_ns / 1000)
+            found.append(fused.run_ns / apart.run_ns)
+            ours.append(fused.run_ns / 1000)
         return statistics.median(found), statistics.median(ours)
 
 
@@ -203,10 +204,10 @@ def main() -> None:
     arguments.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000])
     arguments.add_argument("--rounds", type=int, default=15)
     arguments.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
-    arguments.add_argument("--noise", action="store_true", help="compare the emitter with itself")
     options = arguments.parse_args()
     config = EngineConfig(cache_dir=None, threads=1, vram_bytes=1 << 30, fuel=FUEL["host"])
-    engines = HostEngine(config), HostEngine(config, gangs=not options.noise)
+    engines = HostEngine(config), HostEngine(config)
+    engines[1].options = PlanOptions(fusion=False)
     every: dict[int, list[float]] = {n: [] for n in options.sizes}
     for name in options.cases:
         cells = []

@@ -19,14 +19,13 @@ from jit.accel.library.writer import Made
 from jit.errors import Inexpressible
 from jit.kernels.assemble import Assembler
 from jit.kernels.loop import Form, LoopKernel
-from jit.kernels.lower import Lowered, What, lower
+from jit.kernels.lower import Lowered, What, fixed_numbers, lower
 from jit.kernels.scalar_ops import held, operation
 from jit.plan.access import Access
 from jit.plan.calls import Fallback
 from jit.plan.form import FormedLoop, form
 from jit.plan.group import Group
 from wis.dtypes import DType
-from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import Math, RegType, ScalarParam
 from wis.kernel.ops import NAMED
 from wis.kernel.strict import strict_form
@@ -86,10 +85,7 @@ class Lowering:
 
     def _fuse(self, formed: FormedLoop) -> _Fused:
         loop = formed.kernel
-        fixed: dict[int, int] = {}
-        if 2 + len(loop.places) * (1 + loop.layout.place_slots) + loop.layout.places + loop.n_scalars > KERNEL_LIMITS.params_max:
-            sizes_and_strides = {slot for slot in range(loop.layout.scalars) if (slot - loop.layout.places) % loop.layout.place_slots}
-            fixed = {slot: x for slot in sorted(sizes_and_strides) if isinstance(x := formed.args[slot], int)}
+        fixed = fixed_numbers(loop, formed.args)
         columns = loop.form is Form.COLS and _kept(formed) >= COLUMNS_MIN
         key = (loop, tuple(fixed.items()), columns)
         known = self._fused.get(key)

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
+import ctypes
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Final
 
 import numpy as np
+from blake3 import blake3
 
 from jit.host import library
-from jit.host.emit.kernel import function_text
 from jit.host.library import blas
 from jit.host.record import F32, F64, SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, Symbol, TempPtr, TempRef, TrapPtr, TrapSite
-from jit.host.toolchain import Toolchain
-from jit.kernels.loop import LoopKernel
+from jit.host.simt.function import ARGS_FIXED, ARGS_PARAM, kernel_text
+from jit.host.toolchain import Toolchain, c_function
+from jit.kernels.gangs import GangKernel, lower_gangs
+from jit.kernels.launch import Dim3, KernelOptions
+from jit.kernels.loop import Form, LoopKernel
+from jit.kernels.lower import LANES, What, fixed_numbers
 from jit.plan import calls
 from jit.plan.access import Access, access
 from jit.plan.calls import ArgBlock, Fallback
 from jit.plan.form import FormedLoop, form
 from jit.plan.group import Group
 from wis.dtypes import DType
+from wis.kernel.limits import KERNEL_LIMITS
+from wis.kernel.model import BufferParam
+from wis.kernel.verify import verify_kernel
 from wis.program import BoundInstr, Operand, Scalar
 from wis.traps import index_key
 
-__all__ = ["Call", "Lowering", "title"]
+__all__ = ["Call", "Lowering", "is_short"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,36 +48,70 @@ class Call(calls.Call):
     name: str
 
 
+_OWN: Final = KernelOptions(check=False, meter=False, fuel=False, clear=False)
+"""Indices are inside by construction, programs are counted before they run, and shared memory is written before it is read."""
+_LIMITS: Final = replace(KERNEL_LIMITS, shared_bytes_max=8 << 20)
+"""Shared memory is the scratch of a thread here."""
+_LIGHT: Final = ("sroa", "instruction_combine", "simplify_cfg")
+"""Passes for kernels of long loops, which are written as they should run: more make them slower, and take twice as long. Short rows and
+columns take the usual passes: what is the same for all of them has to leave their loops."""
+
+_Key = tuple[LoopKernel, tuple[tuple[int, int], ...], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    """A compiled kernel; ``scratch_bytes``: what a thread that runs it needs."""
+
+    kernel: GangKernel
+    address: int
+    scratch_bytes: int
+
+
 class Lowering:
     """Makes calls. ``new_temp(nbytes)`` gives the number of a new TEMP buffer."""
 
     def __init__(self, toolchain: Toolchain) -> None:
         self._toolchain = toolchain
-        self._kernels: dict[LoopKernel, int] = {}
+        self._groups: dict[_Key, _Fused] = {}
         self._functions: dict[str, int] = {}
-        self._seal = _emitter_digest()
+        self._seal = _source_digest()
 
     @property
     def kernels(self) -> int:
         """How many different fused kernels were needed so far."""
-        return len(self._kernels)
+        return len(self._groups)
 
     def group(self, group: Group) -> Call:
-        """A fused group as one call."""
+        """A fused group as one call: a verified kernel whose blocks are the units."""
         made = form(group)
+        fused = self._fused(made)
+        grid = fused.kernel.grid(made.args)
+        units = prod(grid)
         return Call(
-            _arg_block([_arg(x) for x in made.args]), tuple(group.loads), tuple(group.stores), address=self._kernel(made.kernel),
-            units=made.units, grain=made.grain, max_chunks=0, scratch_bytes=SCRATCH_BYTES, name=title(made),
+            _launch_block(fused.kernel, made, grid), tuple(group.loads), tuple(group.stores), address=fused.address, units=units,
+            grain=made.units * made.grain / max(1, units), max_chunks=0, scratch_bytes=max(SCRATCH_BYTES, fused.scratch_bytes),
+            name=_title(made),
         )  # fmt: skip
 
-    def _kernel(self, kernel: LoopKernel) -> int:
-        address = self._kernels.get(kernel)
-        if address is None:
-            key = f"{self._seal}\n{kernel!r}"
-            name = f"fused_{hashlib.sha256(key.encode()).hexdigest()[:32]}"
-            address = self._toolchain.function(key, name, lambda: function_text(kernel, name))
-            self._kernels[kernel] = address
-        return address
+    def _fused(self, made: FormedLoop) -> _Fused:
+        fixed, short = fixed_numbers(made.kernel, made.args), is_short(made)
+        key = made.kernel, tuple(fixed.items()), short
+        if key not in self._groups:
+            kernel = lower_gangs(made.kernel, "group", fixed=fixed, short=short)
+            verified = verify_kernel(kernel.kernel, _LIMITS)
+            passes = () if short or made.kernel.form is Form.COLS else _LIGHT
+            seal = f"{self._seal}\n{verified.digest.hex()}\n{_OWN} {passes}"
+            symbol = f"group_{blake3(seal.encode()).hexdigest(16)}"
+            found = self._toolchain.functions(
+                seal,
+                (symbol, f"{symbol}_scratch"),
+                lambda: kernel_text(verified, symbol, (LANES, 1, 1), 0, _OWN),
+                optimise=True,
+                passes=passes,
+            )
+            self._groups[key] = _Fused(kernel, found[symbol], c_function(found[f"{symbol}_scratch"], ctypes.c_int64)())
+        return self._groups[key]
 
     def has(self, instr: BoundInstr) -> bool:
         """Whether the library has a native form of this instruction."""
@@ -111,28 +155,49 @@ class Lowering:
         return self._functions[fn]
 
 
-def _arg(x: int | Access | Scalar) -> Arg:
-    if isinstance(x, Access):
-        return Ptr(x.buffer, x.offset * x.dtype.itemsize)
-    return ScalarArg(x.slot, x.dtype) if isinstance(x, Scalar) else x
-
-
-def title(made: FormedLoop) -> str:
+def _title(made: FormedLoop) -> str:
     return f"{made.kernel.form.name.lower()}[{'+'.join(node.op for node in made.kernel.nodes if node.op not in ('load', 'scalar'))}]"
 
 
-def _emitter_digest() -> str:
-    """A digest of the emitter's own source: a cached object is only as good as the code that wrote it."""
-    from pathlib import Path
-
+def _source_digest() -> str:
+    """A digest of the code generator's own source: a cached object is only as good as the code that wrote it."""
     import jit.host.emit as emitter
-    import jit.kernels as kernels
+    import jit.host.simt as simt
 
-    digest = hashlib.sha256()
-    for package in (emitter, kernels):
+    digest = blake3()
+    for package in (emitter, simt):
         for path in sorted(Path(str(package.__file__)).parent.glob("*.py")):
             digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def is_short(made: FormedLoop) -> bool:
+    """Whether the rows of a group have fewer elements than there are lanes."""
+    loop = made.kernel
+    inner = made.args[loop.layout.inner_size]
+    return loop.form is Form.ROWS and not loop.n_mid and isinstance(inner, int) and inner < LANES
+
+
+def _launch_block(kernel: GangKernel, made: FormedLoop, grid: Dim3) -> ArgBlock:
+    """The words of a launch as ``jit.host.simt.function`` reads them; the state is not used."""
+    params = kernel.kernel.params
+    words = np.zeros(ARGS_FIXED + ARGS_PARAM * len(params), np.int64)
+    words[1:ARGS_FIXED] = grid
+    pointers: list[tuple[int, int, int]] = []
+    scalars: list[tuple[DType, int, int]] = []
+    for at, (param, (what, slot)) in enumerate(zip(params, kernel.arguments, strict=True)):
+        word, given = ARGS_FIXED + ARGS_PARAM * at, made.args[slot]
+        if isinstance(param, BufferParam):
+            assert isinstance(given, Access)
+            pointers.append((word, given.buffer, 0))
+        elif isinstance(given, Access):
+            assert what is What.OFFSET
+            words[word] = given.offset
+        elif isinstance(given, Scalar):
+            scalars.append((given.dtype, word, given.slot))
+        else:
+            words[word] = given
+    return ArgBlock(words, np.array(pointers, np.int64).reshape(-1, 3), (), tuple(scalars))
 
 
 def _arg_block(args: Sequence[Arg]) -> ArgBlock:

@@ -16,7 +16,6 @@ from jit.errors import Interrupted
 from jit.host.calls import Call, Lowering
 from jit.host.emit.ops import supported
 from jit.host.foreign import Launches, UserKernels
-from jit.host.gangs import GangLowering
 from jit.host.run import HostPrepared, HostRun
 from jit.host.schedule import levels_of
 from jit.host.simt.compile import KernelCompiler
@@ -63,14 +62,13 @@ class HostSpace(ByteSpace):
 class HostEngine(PlanningEngine[Call, Plan, HostPrepared]):
     """One CPU as a device. ``cut_after``: for tests, every piece of a run ends after so many claims of its caller (0: it does not).
 
-    ``trap``: the word where native functions say which index was out of bounds; ``walker``: the threads; ``gangs``: fused groups go through
-    the kernel tier (``jit.host.gangs``), not through ``jit.host.emit``.
+    ``trap``: the word where native functions say which index was out of bounds; ``walker``: the threads.
     """
 
-    def __init__(self, config: EngineConfig, *, gangs: bool = False) -> None:
+    def __init__(self, config: EngineConfig) -> None:
         self._guard = CompileProcess()
         self.toolchain = Toolchain(ObjectCache(config.cache_dir), self._guard)
-        self._lowering = GangLowering(self.toolchain) if gangs else Lowering(self.toolchain)
+        self._lowering = Lowering(self.toolchain)
         super().__init__(Target(self._lowering, supported, levels_of, make_plan))
         self.walker = Walker(self.toolchain, config.threads)
         self._runner = GridRunner(self.walker)

@@ -12,9 +12,10 @@ later pass wants again are kept in shared memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import nan, prod
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from jit.errors import Inexpressible
@@ -30,6 +31,9 @@ from wis.kernel.ops import BY_NAME, NAMED
 __all__ = ["BLOCK", "GangKernel", "lower_gangs"]
 
 BLOCK: Final = 2048
+_KEPT_MAX: Final = 8192 + 32
+"""Elements of a row whose values are kept (``LoopKernel.keep``): 8192, and a few, so that two arrays do not fall into the same sets of a
+cache."""
 _KEEP_COST: Final = 8
 _NAMED_COST: Final = 20
 """Of a named function, in simple operations; a value that costs ``_KEEP_COST`` is kept for a later pass rather than computed again."""
@@ -63,13 +67,15 @@ class GangKernel:
         return x, y, prod(rest)
 
 
-def lower_gangs(loop: LoopKernel, name: str, math: Math = Math.NATIVE, *, room: int = 8192, short: bool = False) -> GangKernel:
-    """The kernel; f16 and bf16 scalars of the program are given to it as f32. ``room``: elements of a row whose values are kept, at least
-    as many as a row has; ``short``: rows (of one loop) have fewer elements than there are lanes.
+def lower_gangs(
+    loop: LoopKernel, name: str, math: Math = Math.NATIVE, fixed: Mapping[int, int] = MappingProxyType({}), *, short: bool = False
+) -> GangKernel:
+    """The kernel; f16 and bf16 scalars of the program are given to it as f32. ``fixed``: as in ``lower``; ``short``: rows (of one loop)
+    have fewer elements than there are lanes.
 
     Raises Inexpressible when it needs what the kernel tier does not have.
     """
-    writer = _GangWriter(loop, room, short)
+    writer = _GangWriter(loop, fixed, short)
     writer.write()
     kernel = writer.a.kernel(name, math, LANES)
     if len(kernel.params) > KERNEL_LIMITS.params_max:
@@ -90,9 +96,9 @@ class _Pass(NamedTuple):
 class _GangWriter(Writer):
     """Emits the three forms. ``base``: the index of each operand where the block stands; ``row``: how far a walk is, for kept values."""
 
-    def __init__(self, loop: LoopKernel, room: int, short: bool) -> None:
-        super().__init__(loop, {})
-        self._room, self._short = room, short
+    def __init__(self, loop: LoopKernel, fixed: Mapping[int, int], short: bool) -> None:
+        super().__init__(loop, fixed)
+        self._short = short
         self.outer = list(range(loop.n_outer))
         self.mid = list(range(loop.n_outer, loop.n_outer + loop.n_mid))
         self.inner = loop.n_outer + loop.n_mid
@@ -202,7 +208,7 @@ class _GangWriter(Writer):
         self.base = [self._moved(i, start, coordinates) for i, start in enumerate(self.offsets)]
         self._uniform(0)
         for i in sorted(self._worth_keeping()):
-            self.kept[i] = self.a.shared(SHARED_TYPE[held(self.loop.nodes[i].dtype)], self._room)
+            self.kept[i] = self.a.shared(SHARED_TYPE[held(self.loop.nodes[i].dtype)], _KEPT_MAX)
         for level in range(self.loop.passes):
             folds, stores = self._at(level)
             if folds or stores:
@@ -268,9 +274,9 @@ class _GangWriter(Writer):
         return result
 
     def _meet(self, i: int, total: int) -> int:
-        """Lane l takes up l + 16, then l + 8, ...; then all lanes have what lane 0 has."""
+        """In lane 0: it takes up lane 16, then lane 8 (which took up 24), ...; then all lanes have what lane 0 has."""
         for half in (16, 8, 4, 2, 1):
-            total = self._fold(i, total, self._shuffled(Shuffle.DOWN, total, half))
+            total = self._fold(i, total, self._shuffled(Shuffle.BFLY, total, half))
         return round_to(self.a, self.loop.nodes[i].dtype, self._shuffled(Shuffle.IDX, total, 0))
 
     def _shuffled(self, mode: Shuffle, x: int, by: int) -> int:
@@ -409,10 +415,10 @@ class _GangWriter(Writer):
         return False
 
     def _store_all(self, stores: Sequence[tuple[int, int]], values: dict[int, int], here: Sequence[int]) -> None:
-        for place, i in stores:
+        ready = [(place, self._value(i, values, here)) for place, i in stores]  # all is loaded before anything is stored
+        for place, value in ready:
             dtype = self.loop.places[place].dtype
-            value = to_memory(self.a, dtype, self._value(i, values, here))
-            self.a.store(Space.GLOBAL, self.buffers[place], dtype, here[place], value)
+            self.a.store(Space.GLOBAL, self.buffers[place], dtype, here[place], to_memory(self.a, dtype, value))
 
     def _store_standing(self) -> None:
         """Results that stand still along the reduced loops."""

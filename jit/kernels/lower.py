@@ -29,7 +29,7 @@ from wis.dtypes import DType
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import Access, Bar, Br, Kernel, Math, RegType, Space, Special
 
-__all__ = ["What", "Argument", "Lowered", "Writer", "lower", "ELEMENT_THREADS", "LANES", "SHARED_TYPE"]
+__all__ = ["What", "Argument", "Lowered", "Writer", "fixed_numbers", "lower", "ELEMENT_THREADS", "LANES", "SHARED_TYPE"]
 
 ELEMENT_THREADS: Final = 256
 COLUMN_THREADS: Final = 64
@@ -91,6 +91,15 @@ def lower(
     if len(kernel.params) > KERNEL_LIMITS.params_max:
         raise Inexpressible(f"{len(kernel.params)} parameters, a kernel has at most {KERNEL_LIMITS.params_max}")
     return Lowered(kernel, tuple(writer.arguments), tuple(writer.sizes_at[d] for d in writer.kept), by_element, by_column)
+
+
+def fixed_numbers(loop: LoopKernel, args: Sequence[object]) -> dict[int, int]:
+    """Numbers by slot that have to become part of a kernel, because it would have too many parameters: sizes and strides, or none."""
+    at = loop.layout
+    if 2 + len(loop.places) * (1 + at.place_slots) + at.places + loop.n_scalars <= KERNEL_LIMITS.params_max:
+        return {}
+    sizes_and_strides = (slot for slot in range(at.scalars) if (slot - at.places) % at.place_slots)
+    return {slot: x for slot in sizes_and_strides if isinstance(x := args[slot], int)}
 
 
 class Writer:

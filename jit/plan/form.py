@@ -20,7 +20,7 @@ __all__ = ["FormedLoop", "form"]
 BLOCK = 2048
 LANES = 32
 KEEP_ROW_MAX = 8192
-"""Rows up to this length keep costly values in scratch: 16 values of 8 bytes fit 1 MiB."""
+"""Rows up to this length keep costly values for later passes."""
 
 _OP_NS = {"exp": 0.15, "log": 0.18, "tanh": 0.25, "erf": 0.3, "erfc": 0.5, "sigmoid": 0.2, "div": 0.06, "sqrt": 0.06}
 _APART_NS = 0.5

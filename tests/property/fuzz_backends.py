@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from jit.backends import FUEL, create_engine
-from jit.engine import Engine, EngineConfig
-from jit.host.engine import HostEngine
+from jit.backends import create_engine
+from jit.engine import Engine
 from tests.support.wis_programs import LIMITS, buffers_for, random_program
 from wis.dtypes import DType
 from wis.kernel.ops import NAMED
@@ -38,7 +37,7 @@ _TOLERANCE = {DType.F16: 4e-3, DType.BF16: 3e-2, DType.F32: 2e-5, DType.F64: 1e-
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--seconds", type=float, default=60)
-    arguments.add_argument("--backend", default="host", help="a back end, or gangs: host with its groups through the kernel tier")
+    arguments.add_argument("--backend", default="host")
     arguments.add_argument("--ops", default="", help="comma-separated names; default all")
     arguments.add_argument("--chains", action="store_true")
     arguments.add_argument("--seed", type=int, default=None)
@@ -46,11 +45,7 @@ def main() -> None:
     ops = [op for op in OPS if (op.name in options.ops.split(",") if options.ops else op.kind is not Kind.LAUNCH)]
     if options.chains:
         ops = [op for op in ops if op.kind not in _ROUNDED and op.name not in _ROUNDED_NAMES | _SEE_SIGNS_OF_NAN]
-    engine: Engine = (
-        HostEngine(EngineConfig(cache_dir=None, threads=1, vram_bytes=1 << 30, fuel=FUEL["host"]), gangs=True)
-        if options.backend == "gangs"
-        else create_engine(options.backend, cache_dir=None, threads=1, vram_bytes=1 << 30)
-    )
+    engine = create_engine(options.backend, cache_dir=None, threads=1, vram_bytes=1 << 30)
     try:
         _loop(engine, ops, options)
     finally:

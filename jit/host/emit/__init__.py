@@ -1,4 +1,4 @@
-"""LLVM IR text of fused kernels: from a ``jit.kernels.loop.LoopKernel`` to one function.
+"""LLVM IR text of single operations, over scalars or vectors: what ``jit.host.simt`` and ``jit.host.library`` write kernels with.
 
-May live here: IR of fused kernels. May not: choosing groups, memory, running.
+May live here: values, maths, operations. May not: loops, choosing groups, memory, running.
 """

@@ -12,27 +12,18 @@ import numpy as np
 
 from wis.dtypes import DType
 
-__all__ = ["LANES", "Code", "Lanes", "memory", "register"]
+__all__ = ["Code", "Lanes", "register"]
 
-LANES: Final = 32
-
-_MEMORY: Final = {
-    DType.BOOL: "i8", DType.U8: "i8", DType.I8: "i8", DType.I16: "i16", DType.U16: "i16", DType.I32: "i32", DType.U32: "i32",
-    DType.I64: "i64", DType.U64: "i64", DType.F16: "half", DType.BF16: "i16", DType.F32: "float", DType.F64: "double",
+_REGISTER: Final = {
+    DType.BOOL: "i1", DType.U8: "i8", DType.I8: "i8", DType.I16: "i16", DType.U16: "i16", DType.I32: "i32", DType.U32: "i32",
+    DType.I64: "i64", DType.U64: "i64", DType.F16: "float", DType.BF16: "float", DType.F32: "float", DType.F64: "double",
 }  # fmt: skip
 _SUFFIX: Final = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
 
 
-def memory(dtype: DType) -> str:
-    """The LLVM type of one element in memory."""
-    return _MEMORY[dtype]
-
-
 def register(dtype: DType) -> str:
     """The LLVM type of one element in a register."""
-    if dtype is DType.BOOL:
-        return "i1"
-    return "float" if dtype in (DType.F16, DType.BF16) else _MEMORY[dtype]
+    return _REGISTER[dtype]
 
 
 class Code:
@@ -143,10 +134,6 @@ class Lanes:
         kind = self.type(scalar)
         first = self.code.value(f"insertelement {kind} poison, {scalar} {value}, i32 0")
         return self.code.value(f"shufflevector {kind} {first}, {kind} poison, <{self.n} x i32> zeroinitializer")
-
-    def iota(self, scalar: str) -> str:
-        """The constant 0, 1, .. n-1."""
-        return "0" if self.n == 1 else "<" + ", ".join(f"{scalar} {lane}" for lane in range(self.n)) + ">"
 
 
 def literal(scalar: str, value: float | int) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 from jit.host.emit.code import Lanes
 
-__all__ = ["SINGLE", "DOUBLE", "DOUBLE2", "COST"]
+__all__ = ["SINGLE", "DOUBLE", "DOUBLE2"]
 
 F, D = "float", "double"
 
@@ -475,6 +475,3 @@ DOUBLE: Final[dict[str, Unary]] = {
 }  # fmt: skip
 DOUBLE2: Final[dict[str, Callable[[Lanes, str, str], str]]] = {"atan2": _atan2, "hypot": _hypot, "pow": _pow}
 """Functions of two arguments."""
-
-COST: Final = dict.fromkeys(SINGLE, 20) | {name: 60 for name in (*DOUBLE, *DOUBLE2) if name not in SINGLE}
-"""Rough cost of a named function in simple vector operations."""

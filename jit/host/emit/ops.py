@@ -1,4 +1,4 @@
-"""LLVM IR of each MAP operation, cast and fold of WIS, for every element type but complex.
+"""LLVM IR of each MAP operation and cast of WIS, for every element type but complex.
 
 ``supported`` decides, ``emit`` writes; both read one table, so they cannot disagree. f16 and bf16 values live in registers as f32 and are
 rounded once after each operation, as WIS says.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from jit.host.emit.code import Lanes, literal, register
+from jit.host.emit.code import Lanes, register
 from jit.host.emit.maths import DOUBLE, DOUBLE2, SINGLE
 from wis.dtypes import DType
 
-__all__ = ["supported", "emit", "fold", "identity", "load_convert", "store_convert", "round_to"]
+__all__ = ["supported", "emit", "load_convert", "store_convert", "round_to"]
 
 
 def _signed(dtype: DType) -> bool:
@@ -332,28 +332,3 @@ def emit(v: Lanes, name: str, out: DType, ins: Sequence[DType], args: Sequence[s
         return v.compare(f"icmp {sign}{whole}", t, args[0], args[1])
     value = _TABLE[kind][name](v, t, operand, args)
     return value if out is DType.BOOL else round_to(v, out, value)
-
-
-# --- folds (reductions); the register type of the accumulator is that of the operand
-_FOLD: Final = {"sum": "add", "prod": "mul", "reduce_max": "max", "reduce_min": "min"}
-
-
-def fold(v: Lanes, name: str, dtype: DType, a: str, b: str) -> str:
-    """One step of a reduction: the accumulator ``a`` joined with ``b``; no rounding to f16 or bf16 in between."""
-    return _TABLE[_kind(dtype)][_FOLD[name]](v, register(dtype), dtype, (a, b))
-
-
-def identity(name: str, dtype: DType) -> str:
-    """The value a fold starts from, as a literal."""
-    t, kind = register(dtype), _kind(dtype)
-    if name in ("sum", "prod"):
-        return literal(t, 0 if name == "sum" else 1)
-    greatest = name == "reduce_max"
-    if kind == "f":
-        return literal(t, float("-inf") if greatest else float("inf"))
-    if kind == "b":
-        return literal(t, 0 if greatest else 1)
-    bits = int(t[1:])
-    if kind == "u":
-        return literal(t, 0 if greatest else -1)
-    return literal(t, -(1 << bits - 1) if greatest else (1 << bits - 1) - 1)

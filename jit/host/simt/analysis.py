@@ -197,8 +197,11 @@ def _classify(kernel: Kernel, gang: Gang, facts: list[Fact | None], elsewhere: S
                 together = entry[b] and not gang.ragged
                 found = shape_of(op, gang, kernel.regs, facts, together)  # type: ignore[arg-type]  # checked above
                 for r in op.outs:
+                    needed = elsewhere[b] >> r & 1
+                    if found == facts[r] and not needed:
+                        continue
                     merged = join(facts[r], found)
-                    if elsewhere[b] >> r & 1 and merged.value is None and not isinstance(merged.shape, Vector):
+                    if needed and merged.value is None and not isinstance(merged.shape, Vector):
                         merged = Fact(VECTOR, lane_zeros(merged))
                     if merged != facts[r]:
                         facts[r] = merged

@@ -65,9 +65,10 @@ class Body:
             lanes = control.how_many()
             more = str(int(lanes) * cost) if lanes.isdigit() else code.mul(lanes, str(cost))
             code.do(f"store i64 {code.add(code.value('load i64, ptr %count'), more)}, ptr %count")
-        plan = plan_block(self.kernel.blocks[b].code, self.regs.facts, memory.guardable)
-        if not self.options.check or not plan.groups:
-            self._ops(self.kernel.blocks[b].code)
+        code_of_block = self.kernel.blocks[b].code
+        plan = plan_block(code_of_block, self.regs.facts, memory.guardable) if self.options.check else None
+        if plan is None or not plan.groups:
+            self._ops(code_of_block)
         else:
             self._twice(plan)
         control.leave(b)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import pytest
 
-from jit.backends import FUEL
-from jit.engine import EngineConfig
+from jit.engine import Engine
 from jit.errors import Inexpressible
+from jit.host.calls import is_short
 from jit.host.emit.ops import supported
 from jit.host.engine import HostEngine
-from jit.host.gangs import variant
 from jit.kernels.gangs import GangKernel, lower_gangs
 from jit.plan.form import form
 from jit.plan.fuse import fuse
-from tests.unit.test_jit.conftest import ulps
+from tests.unit.test_jit.conftest import Check, ulps
 from tests.unit.test_jit.lowered import Buffers, formed_loops, parameters, run_by_reference, written_type
 from tests.unit.test_jit.lowered_programs import FOLDER, PROGRAMS, pinned, program
 from tests.unit.test_jit.programs import random_program
@@ -31,7 +29,7 @@ from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.text import print_kernel
 from wis.kernel.verify import verify_kernel
 from wis.program import BufferKind
-from wis.verify import verify
+from wis.views import expand
 
 LIMITS: Final = replace(KERNEL_LIMITS, shared_bytes_max=1 << 20)
 
@@ -51,8 +49,7 @@ def run_by_gangs(b: Builder, inputs: Buffers) -> tuple[dict[int, bytes], int]:
         made: GangKernel | None = None
         if formed is not None:
             try:
-                room, short = variant(formed)
-                made = lower_gangs(formed.kernel, "fused", room=room, short=short)
+                made = lower_gangs(formed.kernel, "fused", short=is_short(formed))
             except Inexpressible:
                 made = None
         if formed is None or made is None:
@@ -98,55 +95,46 @@ def test_golden_kernel(name: str) -> None:
     pinned(FOLDER / f"{name}.gang.kernel", print_kernel(lower_gangs(loop.kernel, name).kernel))
 
 
-@pytest.fixture(scope="module")
-def engines() -> Iterator[tuple[HostEngine, HostEngine]]:
-    config = EngineConfig(cache_dir=None, threads=1, vram_bytes=1 << 26, fuel=FUEL["host"])
-    made = HostEngine(config), HostEngine(config, gangs=True)
-    yield made
-    for engine in made:
-        engine.close()
+def test_a_group_with_more_operands_than_parameters_fit_has_its_strides_in_the_kernel(host: Engine, check: Check) -> None:
+    """28 operands that lie differently in seven dimensions: 9 numbers each."""
+    b, rng = Builder(), np.random.default_rng(2)
+    shape = (2, 3, 2, 3, 2, 3, 2)
+
+    def strides() -> list[int]:
+        return [int(s) for s in rng.permutation([1, 3, 10, 31, 94, 283, 850])]
+
+    sources = [b.external(DType.F32, shape, strides()) for _ in range(16)]
+    total = sources[0]
+    for x in sources[1:]:
+        out = b.created(DType.F32, shape, strides())
+        b.emit("max", out, [total, x])
+        total = out
+    check(b, {x.buffer: rng.standard_normal(3000).astype(np.float32) for x in sources})
+    assert any(fixed for _, fixed, _ in cast(HostEngine, host)._lowering._groups)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_both_lowerings_of_the_host_leave_the_same_bytes(seed: int, engines: tuple[HostEngine, HostEngine]) -> None:
-    b, inputs = random_program(1000 + seed, 12)
-    emitted, ganged = (run_on(engine, b, inputs) for engine in engines)
-    for n, want in emitted.items():
-        dtype = written_type(b, n)
-        if ganged[n] != want:
-            assert dtype is not None and dtype.is_float, f"buffer {n}"
-            a, w = (np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype.numpy) for raw in (ganged[n], want))
-            assert ulps(a, w, signed_zeros=True).max() <= 0, f"buffer {n} ({dtype.text})"
+def test_many_sums_of_columns_share_one_walk(check: Check) -> None:
+    """Their partial results take more memory than a block has on other devices."""
+    b, rng = Builder(), np.random.default_rng(3)
+    x = b.external(DType.F64, (37, 70))
+    for power in range(14):
+        y = b.temp(DType.F64, (37, 70))
+        b.emit("mul", y, [x, b.const(1.0 + power, DType.F64)])
+        b.emit("sum", b.created(DType.F64, (1, 70)), [y])
+    check(b, {x.buffer: rng.standard_normal((37, 70))})
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_named_functions_have_the_same_bits_in_both(name: str, engines: tuple[HostEngine, HostEngine]) -> None:
-    b, inputs = program(name)
-    emitted, ganged = (run_on(engine, b, inputs) for engine in engines)
-    assert emitted == ganged
-    assert engines[1].kernels == 0, "nothing went through the emitter"
-
-
-def run_on(engine: HostEngine, b: Builder, inputs: Buffers) -> dict[int, bytes]:
-    """The bytes of all lasting buffers."""
-    program, dims, scalars = b.finish()
-    space, nbytes = engine.open_space(), b.bound().nbytes
-    keys = [n for n, kind in enumerate(program.buffers) if kind != BufferKind.TEMP]
-    for n in keys:
-        if program.buffers[n] == BufferKind.EXTERNAL:
-            space.alloc(n, nbytes[n])
-            space.write(n, 0, np.ascontiguousarray(inputs.get(n, np.zeros(0))).tobytes()[: nbytes[n]])
-    space.run(engine.prepare(verify(program, dims)), scalars, keys)
-    found = {n: bytes(space.read(n, 0, space.size(n))) for n in keys}
-    space.close()
-    return found
-
-
-@pytest.mark.parametrize("name", ["fmod", "mod", "floor_div"])
-def test_float_remainders_have_the_same_bits_in_both(name: str, engines: tuple[HostEngine, HostEngine]) -> None:
-    b = Builder()
-    x, y = b.external(DType.F32, (40,)), b.created(DType.F32, (40,))
-    b.emit(name, y, [x, b.const(0.3, DType.F32)])
-    inputs: Buffers = {x.buffer: np.linspace(-9, 9, 40, dtype=np.float32)}
-    emitted, ganged = (run_on(engine, b, inputs) for engine in engines)
-    assert emitted == ganged and engines[1].kernels == 0
+@pytest.mark.parametrize("row", [5, 31, 32, 33, 70, 1000])
+def test_costly_values_of_rows_of_any_length_are_kept(row: int, check: Check) -> None:
+    b, rng = Builder(), np.random.default_rng(row)
+    shape, ends = (6, row), (6, 1)
+    x, y, total = b.external(DType.F32, shape), b.temp(DType.F32, shape), b.temp(DType.F32, ends)
+    b.emit("sqrt", y, [x])
+    for _ in range(9):  # ten operations are worth keeping
+        z = b.temp(DType.F32, shape)
+        b.emit("mul", z, [y, x])
+        y = z
+    b.emit("sum", total, [y])
+    out = b.created(DType.F32, shape)
+    b.emit("div", out, [y, expand(total, shape)])
+    check(b, {x.buffer: rng.random(shape).astype(np.float32)})

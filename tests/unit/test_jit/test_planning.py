@@ -89,9 +89,13 @@ def test_kernels_are_shared_between_shapes(host: Engine) -> None:
 
     softmax(8, 100)
     before = engine.kernels
-    for shape in ((8, 101), (300, 7), (1000, 64)):
+    for shape in ((8, 101), (300, 77), (1000, 64)):
         softmax(*shape)
     assert engine.kernels == before
+    softmax(300, 7)
+    assert engine.kernels == before + 1, "rows of less than a vector have a kernel of their own"
+    softmax(20, 31)
+    assert engine.kernels == before + 1
 
 
 def cache_step(length: int) -> tuple[Builder, Operand, list[Operand]]:
