@@ -6,11 +6,13 @@ A failure prints its seed and a stand-alone script.
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.programs import execute
 from tests.programs.execute import leaves_of
 from tests.programs.script import Line, Program, execute_line, namespace
 from tests.support.programs import run
+from tests.support.rounding import RoundsOtherwise
 
 
 @pytest.mark.slow
@@ -48,3 +50,10 @@ NORM_OF_TWO = ["t0 = rand(34, (2,), 'float32', dev).requires_grad_()", "t1 = F.l
 def test_what_cancels_inside_one_operation_may_differ_by_its_roundings_only() -> None:
     assert judge_gradient(2.4e-7) == ""
     assert judge_gradient(2e-4) == "wrong"
+
+
+def test_perturbed_runs_leave_tensors_without_values_alone() -> None:
+    a = torch.tensor([1.0, 2.0])
+    with RoundsOtherwise(1):  # works on zero tensors and on meta tensors inside
+        hessian = torch.func.hessian(lambda a: (a**3).sum())(a)
+    assert torch.allclose(hessian, torch.diag(6 * a)) and bool((hessian.diagonal() != 6 * a).any())

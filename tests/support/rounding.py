@@ -26,6 +26,8 @@ class RoundsOtherwise(TorchDispatchMode):
     def _nudged(self, x: Any) -> Any:
         if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
             return x
+        if x.is_meta or x._is_zerotensor():  # neither holds values to move
+            return x
         real = torch.view_as_real(x) if x.is_complex() else x
         moved = real * (1 + torch.finfo(x.dtype).eps * (torch.rand(real.shape, generator=self._draws, dtype=real.dtype) * 2 - 1))
         return torch.view_as_complex(moved) if x.is_complex() else moved
