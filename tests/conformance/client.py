@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 
 from tests.conformance.harness import DTYPES, Outcome, Row, SessionLost, claims, op_name, run_row
 from tests.conformance.samples import Limits
+from tests.support.op_db import op_db
 
 __all__ = ["LOST", "rows_of", "run_rows", "unknown_names"]
 

@@ -6,12 +6,12 @@ import random
 import secrets
 
 import pytest
-from torch.testing._internal.common_methods_invocations import op_db
 
 from tests.conformance.__main__ import main
 from tests.conformance.client import Plan
 from tests.conformance.harness import DTYPES, explained, op_name
 from tests.conformance.wire import run_on_wire
+from tests.support.op_db import op_db
 
 NAMES = [op_name(op) for op in op_db if not op.name.startswith(("sparse", "to_sparse"))]
 

@@ -1,7 +1,7 @@
 """Unmodified scripts on our device give what they give on the CPU, and the same bits each time.
 
-The scripts stand in tests/integration/scripts; each runs as its author would run it, once on the CPU and twice on a node of an
-embedded stack.
+The scripts stand in tests/integration/scripts. Each runs once on the CPU and twice on a node of an embedded stack: the first time as its
+author would run it, the second time in a copy of another Python, with other addresses and another hash seed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 
 from bus_schemas.events import SessionClosedFact
 from services.kit.bus import connect
+from tests.support.fork_server import run_script
 from tests.support.results import compare
 from tests.support.stack import EmbeddedStack, plain_environment
 
@@ -33,18 +34,20 @@ def stack() -> Iterator[EmbeddedStack]:
         yield running
 
 
-def run(script: str, out: Path, environment: dict[str, str]) -> Any:
-    """Run one script; what it saved."""
-    done = subprocess.run(
-        [sys.executable, str(SCRIPTS / f"{script}.py"), str(out)],
-        env=environment,
-        cwd=out.parent,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, f"{script} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+def result_of(done: subprocess.CompletedProcess[str], out: Path) -> Any:
+    """What a script has saved."""
+    assert done.returncode == 0, f"{done.args} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return torch.load(out, weights_only=False)
+
+
+def run(script: str, out: Path, environment: dict[str, str]) -> Any:
+    """Run one script as its author would; what it saved."""
+    command = [sys.executable, str(SCRIPTS / f"{script}.py"), str(out)]
+    return result_of(subprocess.run(command, env=environment, cwd=out.parent, capture_output=True, text=True, timeout=240), out)
+
+
+def run_copy(script: str, out: Path, environment: dict[str, str]) -> Any:
+    return result_of(run_script(SCRIPTS / f"{script}.py", str(out), env=environment, cwd=out.parent), out)
 
 
 def closed_sessions(stack: EmbeddedStack) -> list[SessionClosedFact]:
@@ -69,10 +72,10 @@ def closed_sessions(stack: EmbeddedStack) -> list[SessionClosedFact]:
 @pytest.mark.slow
 @pytest.mark.parametrize("script", COMPARED)
 def test_as_on_the_cpu_and_the_same_twice(script: str, stack: EmbeddedStack, tmp_path: Path) -> None:
-    want = run(script, tmp_path / "cpu.pt", plain_environment())
+    want = run_copy(script, tmp_path / "cpu.pt", plain_environment())
     first = run(script, tmp_path / "first.pt", stack.client_environment())
     compare(first, want, exact=False, computed_in=COMPUTED_IN.get(script))
-    second = run(script, tmp_path / "second.pt", stack.client_environment())
+    second = run_copy(script, tmp_path / "second.pt", stack.client_environment())
     compare(second, first, exact=True)
     *_, before, last = closed_sessions(stack)
     assert before.launches == last.launches > 0
@@ -84,7 +87,7 @@ def test_as_on_the_cpu_and_the_same_twice(script: str, stack: EmbeddedStack, tmp
 @pytest.mark.parametrize("script", DEVICE_ONLY)
 def test_on_the_device(script: str, stack: EmbeddedStack, tmp_path: Path) -> None:
     first = run(script, tmp_path / "first.pt", stack.client_environment(REQUIRED_VRAM="2048"))
-    second = run(script, tmp_path / "second.pt", stack.client_environment(REQUIRED_VRAM="2048"))
+    second = run_copy(script, tmp_path / "second.pt", stack.client_environment(REQUIRED_VRAM="2048"))
     compare(second, first, exact=True)
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.support.fork_server import start_service
 from tests.support.stack import plain_environment
 
 __all__ = ["BillingProcess"]
@@ -20,11 +18,8 @@ class BillingProcess:
     """``python -P -m services.billing`` with its own folder for the saved view."""
 
     def __init__(self, nats_url: str, folder: Path, **environment: str) -> None:
-        given = plain_environment(
-            WOOLY_DIE_WITH_PARENT=str(os.getpid()), WOOLY_NATS_URL=nats_url, WOOLY_HTTP="127.0.0.1:0", WOOLY_DATA_DIR=str(folder)
-        )
-        command = [sys.executable, "-P", "-m", "services.billing"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=given | environment)
+        given = plain_environment(WOOLY_NATS_URL=nats_url, WOOLY_HTTP="127.0.0.1:0", WOOLY_DATA_DIR=str(folder))
+        self.process = start_service("services.billing", env=given | environment)
         assert self.process.stdout is not None
         self.url = json.loads(self.process.stdout.readline())["http"]
 

@@ -7,8 +7,6 @@ import contextlib
 import os
 import secrets
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
@@ -24,6 +22,7 @@ from bus_schemas.events import Event
 from bus_schemas.session import NodeInfo, NodeStats, OpenSession, SessionOpened
 from services.kit.bus import Bus, connect
 from services.kit.nats_server import NatsServer
+from tests.support.fork_server import ForkedProcess, start_service
 from tests.support.stack import ROOT, plain_environment
 from wis.builder import Builder
 from wis.dtypes import DType
@@ -77,7 +76,7 @@ class Node:
         self.folder = folder
         self.nats = NatsServer(folder / "nats")
         self._environment = environment
-        self.server: subprocess.Popen[bytes] | None = None
+        self.server: ForkedProcess | None = None
         self._sessions: list[Session] = []
 
     def __enter__(self) -> Self:
@@ -113,9 +112,7 @@ class Node:
 
     def start_server(self) -> None:
         with (self.folder / "server.log").open("ab") as log:
-            self.server = subprocess.Popen(
-                [sys.executable, "-P", "-m", "services.server"], env=self.environment(), stdout=subprocess.PIPE, stderr=log
-            )
+            self.server = start_service("services.server", env=self.environment(), stderr=log)
         assert self.server.stdout is not None
         if not self.server.stdout.readline():
             raise AssertionError("the server did not start:\n" + self.log())

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
-import subprocess
+import signal
 import tempfile
 import threading
 import time
@@ -24,8 +24,7 @@ from bus_schemas.telemetry import Telemetry, encode_telemetry
 from services.kit.bus import Bus, connect
 from services.kit.errors import BusRefused
 from services.kit.nats_server import NatsServer
-from services.kit.process import spawn, stop_process
-from wooly_server import module_command
+from tests.support.fork_server import ForkedProcess, start_service
 
 __all__ = ["GIB", "Answer", "Controller", "Plane", "registered", "wait_until"]
 
@@ -51,12 +50,12 @@ class Controller:
         self._environment = {"WOOLY_NATS_URL": nats_url, "WOOLY_HTTP": "127.0.0.1:0", "WOOLY_DATA_DIR": str(folder / "data"), **environment}
         self._log = folder / "controller.log"
         self.url = ""
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: ForkedProcess | None = None
 
     def start(self) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("WOOLY", "CONTROLLER_", "NODE_"))}
         with self._log.open("ab") as log:
-            self.process = spawn(module_command("services.controller"), env=kept | self._environment, stdout=subprocess.PIPE, stderr=log)
+            self.process = start_service("services.controller", env=kept | self._environment, stderr=log)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -65,7 +64,8 @@ class Controller:
 
     def stop(self) -> int:
         assert self.process is not None
-        code = stop_process(self.process)
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(_START_S)
         self._close()
         return code
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
 
 from tests.support.lowering_run import Mirror
+from tests.support.op_db import op_db
 
 _ELSEWHERE = ("jiterator", "sparse", "to_sparse")
 """Operators that need a real GPU's compiler, or another layout."""
