@@ -5,8 +5,8 @@ server (one for scripts, one for services, in each process of the tests) forks f
 arguments and files of the request and runs the script or module as ``__main__``. A script switches the device on by its own
 ``import torch``, as in any process: the import system hands out the module that is loaded, and calls torch's entry points.
 
-What differs from a process of its own: the frame of this module on top of a traceback, and a hash seed that all copies share. Every test
-that uses a copy of a script also runs it as a process of its own; whole stacks, and what tests of start and end are about, never are copies.
+What differs from a process of its own: the frame of this module on top of a traceback, and a hash seed that all copies share. A test that
+uses a copy of a script also runs it as a process of its own. Whole stacks, and what tests of start and end are about, never are copies.
 """
 
 from __future__ import annotations
