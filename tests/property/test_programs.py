@@ -52,6 +52,15 @@ def test_what_cancels_inside_one_operation_may_differ_by_its_roundings_only() ->
     assert judge_gradient(2e-4) == "wrong"
 
 
+@pytest.mark.parametrize(
+    ("cpu", "device", "kind"),
+    [("0., -0., -0.", "0., 0., 0.", ""), ("-0.0000, 1.0000", " 0.0000, 1.0000", ""), ("-0.5", "0.5", "wrong"), ("-0.05", "0.05", "wrong")],
+)
+def test_the_sign_of_a_zero_in_a_text_is_not_compared(cpu: str, device: str, kind: str) -> None:
+    program = Program(0, [], set())
+    assert execute._compare(program, {"v1": f"tensor([{cpu}])"}, {"v1": f"tensor([{device}])"}, "cpu").kind == kind
+
+
 def test_perturbed_runs_leave_tensors_without_values_alone() -> None:
     a = torch.tensor([1.0, 2.0])
     with RoundsOtherwise(1):  # works on zero tensors and on meta tensors inside
