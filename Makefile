@@ -28,7 +28,8 @@ demo: $(STAMP).run ## two trainings on an embedded stack, then their bill and pl
 	bash examples/demo.sh $(BIN)
 
 test: $(STAMP).dev ## the tests, about 18 minutes on 2 cores
-	$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+	@# bytecode is kept, although the environment may forbid it: hundreds of processes import the same modules
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 mutate: $(STAMP).dev ## sampled faults in the code that must hold, planted one at a time: how many the tests find (docs/mutation.md)
 	$(BIN)/python -m tests.mutation --publish
