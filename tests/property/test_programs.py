@@ -21,18 +21,6 @@ def test_programs_through_bus_and_node_agree_with_the_cpu(seed: int) -> None:
     run(465, seed, "--backend", "reference")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [50_000, 150_000])
-def test_programs_compiled_for_the_host_agree_with_the_cpu(seed: int) -> None:
-    run(100, seed, "--backend", "host")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [("--cut",), ("--no-fusion",), ("--backend", "opencl", "--in-process")], ids=lambda o: o[-1].strip("-"))
-def test_programs_in_slices_without_fusion_and_on_opencl_agree_with_the_cpu(options: tuple[str, ...]) -> None:
-    run(35, 60_000, *options)
-
-
 def judge_gradient(error: float) -> str:
     """The verdict on a device whose layer norm's gradient, which cancels to 3.5e-5, is off by ``error``."""
     program = Program(0, [Line(text) for text in NORM_OF_TWO], {"t0", "t1"})

@@ -1,6 +1,6 @@
 """Processes that are copies of one Python, which has imported already what they need: scripts, and services of the platform.
 
-An import of torch costs 1 to 4 seconds of processor time, those of a controller one: more than most tests need for what they do. A fork
+An import of torch costs 1 to 2 seconds of processor time, those of a controller one: more than most tests need for what they do. A fork
 server (one for scripts, one for services, in each process of the tests) forks for every request. The copy takes the environment, folder,
 arguments and files of the request and runs the script or module as ``__main__``. A script switches the device on by its own
 ``import torch``, as in any process: the import system hands out the module that is loaded, and calls torch's entry points.
@@ -34,7 +34,8 @@ from typing import IO, Any, Final, NoReturn
 __all__ = ["ForkedProcess", "run_script", "start_service"]
 
 _MESSAGE_BYTES: Final = 1 << 18
-_SCRIPTS: Final = ("torch", "torch._dynamo", "transformers.models.llama.modeling_llama", "wooly.activation", "wooly.session")
+_SCRIPTS: Final = ("torch", "torch._dynamo", "wooly.activation", "wooly.session")
+"""Not transformers: it looks for a device while it is imported."""
 _SERVICES: Final = ("services.controller.__main__", "services.billing.__main__", "services.server.__main__")
 
 
