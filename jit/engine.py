@@ -78,11 +78,6 @@ class Prepared(Protocol):
         ...
 
     @property
-    def n_keys(self) -> int:
-        """How many keys a run needs: one per EXTERNAL and CREATED buffer."""
-        ...
-
-    @property
     def workspace_bytes(self) -> int:
         """Memory that a run needs for TEMP buffers, beside the buffers it names."""
         ...

@@ -60,10 +60,6 @@ class PlannedProgram(Generic[P]):
         ]
 
     @property
-    def n_keys(self) -> int:
-        return len(self.specs)
-
-    @property
     def workspace_bytes(self) -> int:
         return room_for(self.plan.arena.nbytes) if self.plan.arena.nbytes else 0
 

@@ -40,10 +40,6 @@ class ReferencePrepared:
         kinds = zip(verified.bound.program.buffers, verified.bound.nbytes, strict=True)
         self.workspace_bytes = sum(nbytes for kind, nbytes in kinds if kind == BufferKind.TEMP)
 
-    @property
-    def n_keys(self) -> int:
-        return len(self.specs)
-
 
 class ReferenceSpace(ByteSpace):
     """A space whose runs go through the interpreter. Temporaries live for one run only, so nothing is held for later ones."""

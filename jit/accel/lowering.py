@@ -6,9 +6,8 @@ Kernels keep the strict form of named functions where there is one, so that resu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 from jit.accel import library
@@ -17,15 +16,13 @@ from jit.accel.device import OWN, Facts, Request
 from jit.accel.library.build import Build
 from jit.accel.library.writer import Made
 from jit.errors import Inexpressible
-from jit.kernels.assemble import Assembler
 from jit.kernels.loop import Form, LoopKernel
 from jit.kernels.lower import Lowered, What, fixed_numbers, lower
-from jit.kernels.scalar_ops import held, operation
+from jit.kernels.scalar_ops import held
 from jit.plan.access import Access
 from jit.plan.calls import Fallback
 from jit.plan.form import FormedLoop, form
 from jit.plan.group import Group
-from wis.dtypes import DType
 from wis.kernel.model import Math, RegType, ScalarParam
 from wis.kernel.ops import NAMED
 from wis.kernel.strict import strict_form
@@ -33,27 +30,10 @@ from wis.kernel.verify import verify_kernel
 from wis.ops import Kind
 from wis.program import BoundInstr, Scalar
 
-__all__ = ["Lowering", "supported"]
+__all__ = ["Lowering"]
 
 COLUMNS_MIN: Final = 128
 """With fewer kept elements than this, a block of threads for each keeps more of a device busy than a thread for each."""
-
-_NO_NATIVE_FORM: Final = frozenset({"erfinv", "digamma"})  # device languages have no such function
-
-
-@cache
-def _supported(name: str, out: DType, ins: tuple[DType, ...]) -> bool:
-    a = Assembler()
-    try:
-        operation(a, name, out, ins, [a.register(held(kind)) for kind in ins])
-    except Inexpressible:
-        return False
-    return name not in _NO_NATIVE_FORM or strict_form(name, held(out)) is not None
-
-
-def supported(name: str, out: DType, ins: Sequence[DType]) -> bool:
-    """Whether kernels can do a MAP operation on these element types."""
-    return _supported(name, out, tuple(ins))
 
 
 @dataclass(frozen=True, slots=True)

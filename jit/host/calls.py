@@ -17,6 +17,7 @@ from jit.host.library import blas
 from jit.host.record import F32, F64, SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, Symbol, TempPtr, TempRef, TrapPtr, TrapSite
 from jit.host.simt.function import ARGS_FIXED, ARGS_PARAM, kernel_text
 from jit.host.toolchain import Toolchain, c_function
+from jit.kernels import scalar_ops
 from jit.kernels.gangs import GangKernel, lower_gangs
 from jit.kernels.launch import Dim3, KernelOptions
 from jit.kernels.loop import Form, LoopKernel
@@ -33,7 +34,7 @@ from wis.kernel.verify import verify_kernel
 from wis.program import BoundInstr, Operand, Scalar
 from wis.traps import index_key
 
-__all__ = ["Call", "Lowering", "is_short"]
+__all__ = ["Call", "Lowering", "is_short", "supported"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,7 +57,17 @@ _LIGHT: Final = ("sroa", "instruction_combine", "simplify_cfg")
 """Passes for kernels of long loops, which are written as they should run: more make them slower, and take twice as long. Short rows and
 columns take the usual passes: what is the same for all of them has to leave their loops."""
 
+_ALONE: Final = frozenset({"erfinv", "lgamma", "digamma"})
+"""The reference computes these, and ``erf`` and ``erfc`` of f64: the kernel tier's forms of them have not been measured here."""
+
 _Key = tuple[LoopKernel, tuple[tuple[int, int], ...], bool]
+
+
+def supported(name: str, out: DType, ins: Sequence[DType]) -> bool:
+    """Whether fused groups can have a MAP operation on these element types."""
+    if name in _ALONE or (name in ("erf", "erfc") and ins[0] is DType.F64):
+        return False
+    return scalar_ops.supported(name, out, ins)
 
 
 @dataclass(frozen=True, slots=True)

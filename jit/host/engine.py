@@ -13,8 +13,7 @@ from jit.cache import ObjectCache
 from jit.compiling.process import CompileProcess
 from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared
 from jit.errors import Interrupted
-from jit.host.calls import Call, Lowering
-from jit.host.emit.ops import supported
+from jit.host.calls import Call, Lowering, supported
 from jit.host.foreign import Launches, UserKernels
 from jit.host.run import HostPrepared, HostRun
 from jit.host.schedule import levels_of

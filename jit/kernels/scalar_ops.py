@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from typing import Final
 
 from jit.errors import Inexpressible
@@ -15,8 +16,9 @@ from jit.kernels.assemble import Assembler
 from wis.dtypes import DType
 from wis.kernel.model import RegType
 from wis.kernel.ops import NAMED
+from wis.kernel.strict import strict_form
 
-__all__ = ["held", "round_to", "from_memory", "to_memory", "memory_kind", "operation", "fold", "identity"]
+__all__ = ["held", "round_to", "from_memory", "to_memory", "memory_kind", "operation", "supported", "fold", "identity"]
 
 _HELD: Final = {
     DType.BOOL: RegType.PRED, DType.U8: RegType.I16, DType.I8: RegType.I16, DType.U16: RegType.I16, DType.I16: RegType.I16,
@@ -24,6 +26,7 @@ _HELD: Final = {
     DType.BF16: RegType.F32, DType.F32: RegType.F32, DType.F64: RegType.F64,
 }  # fmt: skip
 _SHORT: Final = {DType.F16: RegType.F16, DType.BF16: RegType.BF16}
+_NO_NATIVE_FORM: Final = frozenset({"erfinv", "digamma"})  # device languages have no such function
 _UNSIGNED: Final = frozenset({DType.U8, DType.U16, DType.U32, DType.U64})
 
 
@@ -76,6 +79,21 @@ def operation(a: Assembler, name: str, out: DType, ins: Sequence[DType], x: Sequ
         return a.test(name, x[0], x[1])
     value = _real(a, name, x) if operand.is_float else _whole(a, name, operand, x)
     return value if out is DType.BOOL else round_to(a, out, value)
+
+
+def supported(name: str, out: DType, ins: Sequence[DType]) -> bool:
+    """Whether kernels can do a MAP operation on these element types."""
+    return _is_expressible(name, out, tuple(ins))
+
+
+@cache
+def _is_expressible(name: str, out: DType, ins: tuple[DType, ...]) -> bool:
+    a = Assembler()
+    try:
+        operation(a, name, out, ins, [a.register(held(kind)) for kind in ins])
+    except Inexpressible:
+        return False
+    return name not in _NO_NATIVE_FORM or strict_form(name, held(out)) is not None
 
 
 def _cast(a: Assembler, source: DType, target: DType, x: int) -> int:

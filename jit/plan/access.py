@@ -13,7 +13,7 @@ from typing import NamedTuple
 from wis.dtypes import DType
 from wis.program import BoundInstr, Operand
 
-__all__ = ["Dims", "Access", "access", "canonical", "refine", "split", "lift", "may_overlap", "operand_of", "overlaps"]
+__all__ = ["Dims", "Access", "access", "canonical", "refine", "split", "lift", "may_overlap", "overlaps"]
 
 Dims = tuple[tuple[int, int], ...]
 """(size, stride) from the slowest to the fastest; sizes above 1, neighbours merged where they are one run."""
@@ -56,11 +56,6 @@ def access(x: Operand) -> Access:
     low, high = x.span()
     size = x.dtype.itemsize
     return Access(x.buffer, x.dtype, x.offset, canonical(x.shape, x.strides), low * size, high * size)
-
-
-def operand_of(x: Access) -> Operand:
-    """An operand that touches the same elements."""
-    return Operand(x.buffer, x.dtype, tuple(n for n, _ in x.dims), tuple(s for _, s in x.dims), x.offset)
 
 
 def refine(total: int, cuts: Iterable[Sequence[int]]) -> list[int] | None:

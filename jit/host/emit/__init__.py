@@ -1,4 +1,4 @@
-"""LLVM IR text of single operations, over scalars or vectors: what ``jit.host.simt`` and ``jit.host.library`` write kernels with.
+"""LLVM IR text, over scalars or vectors: values and mathematical functions, with which ``jit.host.simt`` and ``jit.host.library`` write.
 
-May live here: values, maths, operations. May not: loops, choosing groups, memory, running.
+May live here: values, maths. May not: ops of the kernel tier, loops, memory, running.
 """

@@ -1,7 +1,4 @@
-"""Writing LLVM IR text: numbered values, labels, declarations, and typed operations over scalars or fixed vectors.
-
-A WIS element type is held in a register of ``register(dtype)``: bool as i1, f16 and bf16 as float, the others as themselves.
-"""
+"""Writing LLVM IR text: numbered values, labels, declarations, and typed operations over scalars or fixed vectors."""
 
 from __future__ import annotations
 
@@ -10,20 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from wis.dtypes import DType
+__all__ = ["Code", "Lanes"]
 
-__all__ = ["Code", "Lanes", "register"]
-
-_REGISTER: Final = {
-    DType.BOOL: "i1", DType.U8: "i8", DType.I8: "i8", DType.I16: "i16", DType.U16: "i16", DType.I32: "i32", DType.U32: "i32",
-    DType.I64: "i64", DType.U64: "i64", DType.F16: "float", DType.BF16: "float", DType.F32: "float", DType.F64: "double",
-}  # fmt: skip
 _SUFFIX: Final = {"half": "f16", "float": "f32", "double": "f64", "ptr": "p0"}
-
-
-def register(dtype: DType) -> str:
-    """The LLVM type of one element in a register."""
-    return _REGISTER[dtype]
 
 
 class Code:

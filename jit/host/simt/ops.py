@@ -6,27 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from jit.errors import KernelRefused
-from jit.host.emit import ops as tensor
 from jit.host.emit.code import Lanes
+from jit.host.emit.maths import DOUBLE, DOUBLE2, SINGLE
 from jit.host.simt.registers import LLVM
-from wis.dtypes import DType
 from wis.kernel.model import RegType
 from wis.kernel.ops import KernelOp, Sig
 
 __all__ = ["value_of"]
 
-_SIGNED: Final = {RegType.PRED: DType.BOOL, RegType.I16: DType.I16, RegType.I32: DType.I32, RegType.I64: DType.I64, RegType.F32: DType.F32,
-                  RegType.F64: DType.F64}  # fmt: skip
-_UNSIGNED: Final = {RegType.I16: DType.U16, RegType.I32: DType.U32, RegType.I64: DType.U64}
-_PLAIN: Final = {"add", "sub", "mul", "neg", "abs", "div", "fma", "sqrt", "floor", "ceil", "trunc", "copysign", "and", "or", "xor", "not"}
-_RENAMED: Final = {
-    "rint": "round", "rem": "fmod", "div_s": "trunc_div", "div_u": "trunc_div", "rem_s": "fmod", "rem_u": "fmod", "min_s": "min",
-    "min_u": "min", "max_s": "max", "max_u": "max", "shl": "shl", "shr_s": "shr", "shr_u": "shr",
-}  # fmt: skip
 _COMPARE: Final = {"eq": "eq", "ne": "ne", "lt_s": "slt", "lt_u": "ult", "le_s": "sle", "le_u": "ule"}
 _COMPARE_FLOAT: Final = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole"}
 _FLOATS: Final = (RegType.F32, RegType.F64)
 Emit = Callable[[Lanes, str, Sequence[str]], str]
+"""(lanes, LLVM type, operands) -> value."""
 
 
 def value_of(v: Lanes, row: KernelOp, out: RegType, kinds: Sequence[RegType], args: Sequence[str]) -> str:
@@ -40,34 +32,56 @@ def value_of(v: Lanes, row: KernelOp, out: RegType, kinds: Sequence[RegType], ar
         return v.compare(how, t, args[0], args[1])
     if row.sig is Sig.SELECT:
         return v.select(t, args[0], args[1], args[2])
-    if name in _EXTREMES:
-        return v.intrinsic(_EXTREMES[name], t, *args)
-    if name in _BITS:
-        return _BITS[name](v, t, args)
     if row.named:
         return _named(v, name, kind, args)
-    dtype = (_UNSIGNED if name.endswith("_u") else _SIGNED)[kind]
-    word = _RENAMED.get(name, name)
-    assert word in _PLAIN or name in _RENAMED, name
-    return tensor.emit(v, word, dtype, [dtype] * len(args), args)
+    return (_FLOAT if kind in _FLOATS and name in _FLOAT else _WHOLE)[name](v, t, args)
 
 
-_EXTREMES: Final = {"min": "minimum", "max": "maximum", "fmin": "minimumnum", "fmax": "maximumnum"}
+def _binary(name: str) -> Emit:
+    return lambda v, t, args: v.op(name, t, args[0], args[1])
 
 
+def _intrinsic(name: str) -> Emit:
+    return lambda v, t, args: v.intrinsic(name, t, *args)
+
+
+_FLOAT: Final[dict[str, Emit]] = {
+    "add": _binary("fadd"), "sub": _binary("fsub"), "mul": _binary("fmul"), "div": _binary("fdiv"), "rem": _binary("frem"),
+    "neg": lambda v, t, args: v.code.value(f"fneg {v.type(t)} {args[0]}"), "abs": _intrinsic("fabs"), "fma": _intrinsic("fma"),
+    "sqrt": _intrinsic("sqrt"), "rint": _intrinsic("rint"), "floor": _intrinsic("floor"), "ceil": _intrinsic("ceil"),
+    "trunc": _intrinsic("trunc"), "copysign": _intrinsic("copysign"), "min": _intrinsic("minimum"), "max": _intrinsic("maximum"),
+    "fmin": _intrinsic("minimumnum"), "fmax": _intrinsic("maximumnum"),
+}  # fmt: skip
+
+
+# --- named functions
 def _named(v: Lanes, name: str, kind: RegType, args: Sequence[str]) -> str:
-    dtype = _SIGNED[kind]
+    """The f32 version of a function where there is one, else the f64 version, else the C library's for each lane."""
     if name == "exp10":
         return _exp10(v, LLVM[kind], args[0])
-    if tensor.supported(name, dtype, [dtype] * len(args)):
-        return tensor.emit(v, name, dtype, [dtype] * len(args), args)
+    if name == "rsqrt":
+        return _rsqrt(v, kind, args[0])
+    if kind is RegType.F32 and name in SINGLE:
+        return SINGLE[name](v, args[0])
     if name in _LIBRARY:
         return _each(v, LLVM[kind], _LIBRARY[name], args)
-    raise KernelRefused(f"this back end has no {name} for {kind.text}")
+    if name not in DOUBLE and name not in DOUBLE2:
+        raise KernelRefused(f"this back end has no {name} for {kind.text}")
+    wide = [v.convert("fpext", "float", x, "double") for x in args] if kind is RegType.F32 else args
+    y = DOUBLE2[name](v, wide[0], wide[1]) if name in DOUBLE2 else DOUBLE[name](v, wide[0])
+    return v.convert("fptrunc", "double", y, "float") if kind is RegType.F32 else y
 
 
 _LIBRARY: Final = {"erf": "erf", "erfc": "erfc", "lgamma": "lgamma"}
 """Functions of the C library, called for each lane in f64."""
+
+
+def _rsqrt(v: Lanes, kind: RegType, x: str) -> str:
+    """In f64 for f32 (one rounding, as the definition has it); in f64 itself with two."""
+    wide = v.convert("fpext", "float", x, "double") if kind is RegType.F32 else x
+    root = v.intrinsic("sqrt", "double", wide)
+    y = v.op("fdiv", "double", v.const("double", 1), root)
+    return v.convert("fptrunc", "double", y, "float") if kind is RegType.F32 else y
 
 
 def _exp10(v: Lanes, t: str, x: str) -> str:
@@ -75,7 +89,7 @@ def _exp10(v: Lanes, t: str, x: str) -> str:
     wide = v.convert("fpext", "float", x, "double") if t == "float" else x
     c = v.const("double", 3.321928094887362)
     high = v.op("fmul", "double", wide, c)
-    y = tensor.emit(v, "exp2", DType.F64, [DType.F64], [high])
+    y = DOUBLE["exp2"](v, high)
     if t == "float":
         return v.convert("fptrunc", "double", y, "float")
     low = v.fma("double", wide, v.const("double", 1.661617516973592e-16), v.fma("double", wide, c, v.code.value(_negated(v, high))))
@@ -102,7 +116,47 @@ def _each(v: Lanes, t: str, function: str, args: Sequence[str]) -> str:
     return v.convert("fptrunc", "double", y, "float") if t == "float" else y
 
 
-# --- bits
+# --- integers and predicates
+def _divide(signed: bool, remainder: bool) -> Emit:
+    """Division by 0 gives 0; by -1 goes around the one overflow the processor traps on."""
+
+    def f(v: Lanes, t: str, args: Sequence[str]) -> str:
+        x, y = args
+        zero, one = v.const(t, 0), v.const(t, 1)
+        none = v.compare("icmp eq", t, y, zero)
+        if not signed:
+            result = v.op("urem" if remainder else "udiv", t, x, v.select(t, none, one, y))
+            return v.select(t, none, zero, result)
+        minus = v.compare("icmp eq", t, y, v.const(t, -1))
+        safe = v.select(t, v.op("or", "i1", none, minus), one, y)
+        q = v.select(t, minus, v.op("sub", t, zero, x), v.op("sdiv", t, x, safe))
+        r = v.select(t, minus, zero, v.op("sub", t, x, v.op("mul", t, q, safe)))
+        return v.select(t, none, zero, r if remainder else q)
+
+    return f
+
+
+def _extreme(how: str) -> Emit:
+    return lambda v, t, args: v.select(t, v.compare(f"icmp {how}", t, args[0], args[1]), args[0], args[1])
+
+
+def _shift(name: str) -> Emit:
+    def f(v: Lanes, t: str, args: Sequence[str]) -> str:
+        width, zero = int(t[1:]), v.const(t, 0)
+        inside = v.compare("icmp ult", t, args[1], v.const(t, width))
+        by = v.select(t, inside, args[1], zero)
+        y = v.op(name, t, args[0], by)
+        beyond = v.op("ashr", t, args[0], v.const(t, width - 1)) if name == "ashr" else zero
+        return v.select(t, inside, y, beyond)
+
+    return f
+
+
+def _abs(v: Lanes, t: str, args: Sequence[str]) -> str:
+    zero = v.const(t, 0)
+    return v.select(t, v.compare("icmp slt", t, args[0], zero), v.op("sub", t, zero, args[0]), args[0])
+
+
 def _mul_hi(widen: str) -> Emit:
     def f(v: Lanes, t: str, args: Sequence[str]) -> str:
         bits = int(t[1:])
@@ -123,14 +177,16 @@ def _count(name: str) -> Emit:
     return f
 
 
-_BITS: Final[dict[str, Emit]] = {
-    "popc": _count("ctpop"),
-    "clz": _count("ctlz"),
-    "brev": lambda v, t, args: v.intrinsic("bitreverse", t, args[0]),
-    "mul_hi_s": _mul_hi("sext"),
-    "mul_hi_u": _mul_hi("zext"),
-    "mov": lambda v, t, args: args[0],
-}
+_WHOLE: Final[dict[str, Emit]] = {
+    "add": _binary("add"), "sub": _binary("sub"), "mul": _binary("mul"), "neg": lambda v, t, args: v.op("sub", t, v.const(t, 0), args[0]),
+    "abs": _abs, "div_s": _divide(True, False), "div_u": _divide(False, False), "rem_s": _divide(True, True),
+    "rem_u": _divide(False, True), "min_s": _extreme("slt"), "min_u": _extreme("ult"), "max_s": _extreme("sgt"),
+    "max_u": _extreme("ugt"), "shl": _shift("shl"), "shr_s": _shift("ashr"), "shr_u": _shift("lshr"), "and": _binary("and"),
+    "or": _binary("or"), "xor": _binary("xor"), "not": lambda v, t, args: v.op("xor", t, args[0], v.const(t, 1 if t == "i1" else -1)),
+    "mul_hi_s": _mul_hi("sext"), "mul_hi_u": _mul_hi("zext"), "popc": _count("ctpop"), "clz": _count("ctlz"),
+    "brev": _intrinsic("bitreverse"), "mov": lambda v, t, args: args[0],
+}  # fmt: skip
+"""Integers and predicates, and ``mov`` of any type."""
 
 
 # --- conversions: (lanes, op, from, to, value)
@@ -158,14 +214,21 @@ def _float_float(v: Lanes, name: str, source: RegType, target: RegType, x: str) 
 
 def _half_to_float(v: Lanes, source: RegType, x: str) -> str:
     if source is RegType.BF16:
-        return tensor.load_convert(v, DType.BF16, x)
-    return tensor.load_convert(v, DType.F16, v.convert("bitcast", "i16", x, "half"))
+        wide = v.op("shl", "i32", v.convert("zext", "i16", x, "i32"), v.const("i32", 16))
+        return v.convert("bitcast", "i32", wide, "float")
+    return v.convert("fpext", "half", v.convert("bitcast", "i16", x, "half"), "float")
 
 
 def _float_to_half(v: Lanes, target: RegType, x: str) -> str:
-    if target is RegType.BF16:
-        return tensor.store_convert(v, DType.BF16, x)
-    return v.convert("bitcast", "half", tensor.store_convert(v, DType.F16, x), "i16")
+    """bf16: the upper half of the bits, ties to even; a NaN stays one."""
+    if target is not RegType.BF16:
+        return v.convert("bitcast", "half", v.convert("fptrunc", "float", x, "half"), "i16")
+    i = v.convert("bitcast", "float", x, "i32")
+    upper = v.op("lshr", "i32", i, v.const("i32", 16))
+    bias = v.op("add", "i32", v.op("and", "i32", upper, v.const("i32", 1)), v.const("i32", 0x7FFF))
+    rounded = v.op("lshr", "i32", v.op("add", "i32", i, bias), v.const("i32", 16))
+    nan = v.compare("fcmp uno", "float", x, x)
+    return v.convert("trunc", "i32", v.select("i32", nan, v.op("or", "i32", upper, v.const("i32", 0x40)), rounded), "i16")
 
 
 def _int_float(v: Lanes, name: str, source: RegType, target: RegType, x: str) -> str:

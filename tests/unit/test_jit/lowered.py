@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jit.errors import Inexpressible
-from jit.host.emit.ops import supported
+from jit.host.calls import supported
 from jit.kernels.lower import Lowered, What, lower
 from jit.plan.access import Access
 from jit.plan.form import FormedLoop, form

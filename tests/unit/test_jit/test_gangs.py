@@ -10,8 +10,7 @@ import pytest
 
 from jit.engine import Engine
 from jit.errors import Inexpressible
-from jit.host.calls import is_short
-from jit.host.emit.ops import supported
+from jit.host.calls import is_short, supported
 from jit.host.engine import HostEngine
 from jit.kernels.gangs import GangKernel, lower_gangs
 from jit.plan.form import form
