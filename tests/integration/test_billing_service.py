@@ -21,35 +21,20 @@ from bus_schemas.events import DeviceAccounted, Event, UsageRecorded
 from services.kit.bus import connect
 from services.kit.nats_server import NatsServer
 from services.kit.process import free_port
+from tests.support.billing import BillingProcess
 from tests.support.node import until
 from tests.support.stack import plain_environment
 
 SECOND = 1_000_000_000
 
 
-class Billing:
-    """The service as a process."""
-
-    def __init__(self, nats_url: str, folder: Path) -> None:
-        environment = plain_environment(
-            WOOLY_DIE_WITH_PARENT=str(os.getpid()), WOOLY_NATS_URL=nats_url, WOOLY_HTTP="127.0.0.1:0", WOOLY_DATA_DIR=str(folder)
-        )
-        command = [sys.executable, "-P", "-m", "services.billing"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-        assert self.process.stdout is not None
-        self.url = json.loads(self.process.stdout.readline())["http"]
+class Billing(BillingProcess):
+    """The service, asked with paths of its own."""
 
     def get(self, path: str, accept: str = "application/json") -> str:
         request = urllib.request.Request(self.url + path, headers={"Accept": accept})
         with urllib.request.urlopen(request, timeout=20) as answer:
             return str(answer.read().decode())
-
-    def end(self, number: int) -> int:
-        self.process.send_signal(number)
-        code = self.process.wait(20)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
 
 
 def publish(url: str, *messages: list[Event]) -> None:

@@ -47,6 +47,7 @@ def run(script: str, out: Path, environment: dict[str, str]) -> Any:
 
 
 def run_copy(script: str, out: Path, environment: dict[str, str]) -> Any:
+    """The same in a copy of a Python that has imported torch."""
     return result_of(run_script(SCRIPTS / f"{script}.py", str(out), env=environment, cwd=out.parent), out)
 
 

@@ -239,8 +239,10 @@ def _plain(want: Any, got: Any, rounded: bool) -> str:
         return ""
     if rounded and isinstance(want, float | complex):
         return "" if abs(want - got) <= 1e-5 * max(abs(want), 1) else f"is {got}, expected {want}"
-    if isinstance(want, str) and _unsigned_zeros(want.replace("cpu", "cuda:0")) == _unsigned_zeros(got):
-        return ""
+    if isinstance(want, str):
+        moved = want.replace("cpu", "cuda:0")
+        if moved == got or (_ZERO.search(moved + got) and _unsigned_zeros(moved) == _unsigned_zeros(got)):
+            return ""
     return f"is {got!r}, expected {want!r}"
 
 

@@ -42,7 +42,13 @@ def test_what_cancels_inside_one_operation_may_differ_by_its_roundings_only() ->
 
 @pytest.mark.parametrize(
     ("cpu", "device", "kind"),
-    [("0., -0., -0.", "0., 0., 0.", ""), ("-0.0000, 1.0000", " 0.0000, 1.0000", ""), ("-0.5", "0.5", "wrong"), ("-0.05", "0.05", "wrong")],
+    [
+        ("0., -0., -0.", "0., 0., 0.", ""),
+        ("-0.0000, 1.0000", " 0.0000, 1.0000", ""),
+        ("-0.5", "0.5", "wrong"),
+        ("-0.05", "0.05", "wrong"),
+        ("1., 2.", "1.,  2.", "wrong"),
+    ],
 )
 def test_the_sign_of_a_zero_in_a_text_is_not_compared(cpu: str, device: str, kind: str) -> None:
     program = Program(0, [], set())

@@ -44,8 +44,4 @@ class BillingProcess:
 
     def end(self, number: int) -> int:
         """Send a signal and wait; the exit code."""
-        self.process.send_signal(number)
-        code = self.process.wait(30)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
+        return self.process.stop(number)

@@ -5,8 +5,10 @@ server (one for scripts, one for services, in each process of the tests) forks f
 arguments and files of the request and runs the script or module as ``__main__``. A script switches the device on by its own
 ``import torch``, as in any process: the import system hands out the module that is loaded, and calls torch's entry points.
 
-What differs from a process of its own: the frame of this module on top of a traceback, and a hash seed that all copies share. A test that
-uses a copy of a script also runs it as a process of its own. Whole stacks, and what tests of start and end are about, never are copies.
+What differs from a process of its own: the frame of this module on top of a traceback, its parent, a hash seed that all copies share, and
+the modules that are there already. A test that uses a copy of a script also runs it as a process of its own. Whole stacks, compose's
+services, executors, and a service that has to refuse its start are processes of their own. ``multiprocessing`` has a fork server too; its
+children run a function, without the interpreter's end, and cannot take files.
 """
 
 from __future__ import annotations
@@ -30,6 +32,9 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
+
+from tests.support.stack import ROOT, plain_environment
+from wooly_server import run_module
 
 __all__ = ["ForkedProcess", "run_script", "start_service"]
 
@@ -67,6 +72,16 @@ class ForkedProcess:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Ask for the end by a signal, wait for it and close the pipe; the exit code. Killed if that takes longer than 30 seconds."""
+        self.send_signal(number)
+        try:
+            return self.wait(30)
+        finally:
+            self.kill()
+            if self.stdout is not None:
+                self.stdout.close()
+
     def _await_end(self, timeout: float | None) -> int | None:
         if self.returncode is None:
             self.returncode = self._server.await_end(self.pid, timeout)
@@ -78,12 +93,10 @@ class _Server:
 
     def __init__(self, modules: Sequence[str]) -> None:
         self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("WOOLY", "TORCH_DEVICE_BACKEND"))}
-        environment |= {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        environment |= {"TOKENIZERS_PARALLELISM": "false"}
+        environment = plain_environment(TORCH_DEVICE_BACKEND_AUTOLOAD="0", PYTHONPATH=str(ROOT))
         with theirs:
-            command = [sys.executable, "-P", __file__, str(theirs.fileno()), *modules]
-            self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+            command = [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), *modules]
+            self._process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()], start_new_session=True)
         self._ends: dict[int, int] = {}
         atexit.register(self._close)
 
@@ -221,8 +234,6 @@ def _become(request: Mapping[str, Any]) -> Callable[[], object]:
     os.environ.clear()
     os.environ.update(request["environment"])
     if "module" in request:
-        from wooly_server import run_module
-
         sys.argv = [request["module"]]
         return functools.partial(run_module, request["module"])
     script = request["script"]

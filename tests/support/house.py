@@ -11,7 +11,6 @@ import asyncio
 import json
 import math
 import os
-import subprocess
 import tempfile
 import threading
 import time
@@ -26,7 +25,7 @@ from bus_schemas.subjects import telemetry_subject
 from bus_schemas.telemetry import RunningSession, Telemetry, encode_telemetry
 from services.kit.bus import Bus, connect
 from services.kit.nats_server import NatsServer
-from services.kit.process import spawn, stop_process
+from tests.support.fork_server import ForkedProcess, start_service
 from tests.support.node import Program, increment, until
 from tests.support.plane import Controller
 from tests.support.stack import plain_environment
@@ -34,7 +33,6 @@ from wooly.config import Config
 from wooly.errors import WoolyError
 from wooly.link import Flush
 from wooly.session import Session, open_session
-from wooly_server import module_command
 
 __all__ = ["GUESTS", "NODES", "Guest", "House", "NodeSpec"]
 
@@ -106,7 +104,7 @@ class House:
         self.watched: dict[str, str] = {}
         self._environment = environment
         self.nats = NatsServer(self.folder / "nats", sync_always=False)
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, ForkedProcess] = {}
         self.billing = ""
         self._leave = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -172,10 +170,7 @@ class House:
         self.watched[node.name] = line.split(", ")[-1].strip() if self._watch else ""
 
     def stop(self, name: str) -> None:
-        process = self.processes.pop(name)
-        stop_process(process)
-        if process.stdout is not None:
-            process.stdout.close()
+        self.processes.pop(name).stop()
 
     def _start(self, name: str, module: str, **environment: str) -> str:
         """Start a service; its ready line."""
@@ -185,7 +180,7 @@ class House:
         if "PYTHONPATH" in os.environ:
             given["PYTHONPATH"] = os.environ["PYTHONPATH"]
         with (self.folder / f"{name}.log").open("ab") as log:
-            process = spawn(module_command(module), env=given, stdout=subprocess.PIPE, stderr=log)
+            process = start_service(module, env=given, stderr=log)
         self.processes[name] = process
         assert process.stdout is not None
         line = process.stdout.readline().decode()

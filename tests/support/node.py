@@ -127,12 +127,8 @@ class Node:
     def _end_server(self, number: int) -> int | None:
         if self.server is None:
             return None
-        self.server.send_signal(number)
-        code = self.server.wait(DEADLINE_S)
-        assert self.server.stdout is not None
-        self.server.stdout.close()
-        self.server = None
-        return code
+        server, self.server = self.server, None
+        return server.stop(number)
 
     def executor_pids(self) -> list[int]:
         """Executors of this node: found by their configuration, which names this folder's node."""

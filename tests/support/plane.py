@@ -62,23 +62,13 @@ class Controller:
             raise RuntimeError("the controller did not start:\n" + self.log_tail())
         self.url = json.loads(line)["http"]
 
-    def stop(self) -> int:
+    def stop(self, number: int = signal.SIGTERM) -> int:
         assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(_START_S)
-        self._close()
-        return code
+        process, self.process = self.process, None
+        return process.stop(number)
 
     def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-        self._close()
-
-    def _close(self) -> None:
-        if self.process is not None and self.process.stdout is not None:
-            self.process.stdout.close()
-        self.process = None
+        self.stop(signal.SIGKILL)
 
     def log_tail(self) -> str:
         return self._log.read_text(errors="replace")[-4000:]

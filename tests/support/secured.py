@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
@@ -18,10 +17,10 @@ from urllib.parse import urlsplit
 
 from bus_schemas.events import SessionOpenedFact
 from services.kit.access.tokens import make_key
-from services.kit.process import free_port, spawn, stop_process
+from services.kit.process import free_port
+from tests.support.fork_server import start_service
 from tests.support.plane import GIB, Plane, wait_until
 from tests.support.stack import plain_environment
-from wooly_server import module_command
 
 __all__ = ["HOME", "OTHER", "PASSWORD", "Asker", "Reply", "Secured", "ask"]
 
@@ -94,8 +93,7 @@ class Secured:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         billing = getattr(self, "_billing", None)
         if billing is not None:
-            stop_process(billing)
-            billing.stdout.close()
+            billing.stop()
         self._plane.__exit__(kind, error, trace)
         self._own.cleanup()
 
@@ -132,7 +130,7 @@ class Secured:
             **self._environment,
         )
         with (self.folder / "billing.log").open("ab") as log:
-            self._billing = spawn(module_command("services.billing"), env=environment, stdout=subprocess.PIPE, stderr=log)
+            self._billing = start_service("services.billing", env=environment, stderr=log)
         assert self._billing.stdout is not None
         if not self._billing.stdout.readline():
             raise RuntimeError("billing did not start:\n" + (self.folder / "billing.log").read_text()[-4000:])
