@@ -101,8 +101,6 @@ def explained(outcome: Outcome) -> str:
         return ""
     if "Sparse" in outcome.note or "sparse" in outcome.name:
         return "sparse layouts are not implemented"
-    if outcome.dtype == "float16" and "Unsupported dtype Half" in outcome.note:
-        return "the transform's type is complex32, which the device lacks"
     return ""
 
 

@@ -17,7 +17,7 @@ from torch.autograd.variable import Variable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
-from wooly.device import attention, checks, fallback, kernels, transfer
+from wooly.device import attention, checks, fallback, half_fft, kernels, transfer
 from wooly.device.backend import BACKEND, OTHER_LAYOUT_KEYS, all_op_names, has_kernel, library
 from wooly.device.lowering import COMPOSITES, LOWERINGS
 from wooly.device.recorder import RECORDER
@@ -74,6 +74,7 @@ def register(connect: Callable[[], Link], module: Any, wrap: Callable[[Any], Any
         if name.startswith("aten::") and name not in taken:
             _generated(aten, name)
     attention.register(aten)
+    half_fft.register(aten)
     _others(aten)
     _follow_default_dtype()
     Variable._execution_engine = _CallingThreadEngine()

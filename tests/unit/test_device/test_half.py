@@ -117,3 +117,39 @@ def test_positions_of_fractional_windows_are_not_rounded() -> None:
     samples = torch.full((1, 1, 2), 0.99951171875)
     ours = F.fractional_max_pool2d(x.half().cuda(), 6, output_ratio=(0.5, 0.5), _random_samples=samples.half().cuda())
     assert torch.equal(ours.cpu().float(), F.fractional_max_pool2d(x, 6, output_ratio=(0.5, 0.5), _random_samples=samples))
+
+
+_TRANSFORMS = [f"{kind}{dims}" for dims in ("", "2", "n") for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")]
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+@pytest.mark.parametrize("name", _TRANSFORMS)
+def test_fourier_transforms_of_float16_are_those_of_f32_rounded_once(name: str) -> None:
+    transform = getattr(torch.fft, name)
+    torch.manual_seed(0)
+    source = torch.randn(3, 6, dtype=torch.float16)  # 6: cuFFT takes powers of two only
+    x, exact = source.cuda().requires_grad_(), source.float().requires_grad_()
+    ours, expected = transform(x), transform(exact)
+    rounded = expected.detach().to(torch.complex32 if expected.is_complex() else torch.float16)
+    assert ours.dtype == rounded.dtype and ours.shape == rounded.shape
+    torch.testing.assert_close(ours.detach().cpu().to(expected.dtype), rounded.to(expected.dtype), rtol=1e-3, atol=1e-4)
+    (gradient,) = torch.autograd.grad(ours.abs().sum(), x)
+    (true,) = torch.autograd.grad(expected.abs().sum(), exact)
+    assert gradient.dtype == torch.float16
+    torch.testing.assert_close(gradient.cpu().float(), true, rtol=4e-3, atol=8e-3)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_fourier_transforms_of_float16_take_complex32_out_tensors_and_batches_of_vmap() -> None:
+    x = torch.randn(3, 5, device="cuda", dtype=torch.float16)
+    once = torch.fft.fft(x)
+    assert torch.fft.ifft(once).dtype == torch.complex32
+    assert torch.fft.irfft(once[:, :3], 5).dtype == torch.float16
+    torch.testing.assert_close(torch.vmap(torch.fft.fft)(x).to(torch.complex64), once.to(torch.complex64))
+    out = torch.empty(0, dtype=torch.complex32, device="cuda")
+    assert torch.fft.fft(x, out=out) is out and out.shape == once.shape
+    torch.testing.assert_close(out.to(torch.complex64), once.to(torch.complex64))
+    with pytest.raises(RuntimeError, match=r"expected an out tensor of torch\.complex32"):
+        torch.fft.fft(x, out=torch.empty(3, 5, dtype=torch.complex64, device="cuda"))
+    with pytest.raises(RuntimeError, match="Unsupported dtype BFloat16"):
+        torch.fft.fft(x.bfloat16())
