@@ -115,7 +115,7 @@ def event_subject(area: str, entity: str) -> str:
 
 
 def placement_subject(generation: str, task: str) -> str:
-    """Subject of a decision on a task. Generations are numbered by services.controller.turns."""
+    """Subject of a decision on a task. Generations are numbered by services.controller.log_projection."""
     return f"wooly.evt.placement.{token(generation)}.{token(task)}"
 
 

@@ -2,6 +2,11 @@
 
 Environment: WOOLY_NATS_URL (or CONTROLLER_NATS_URL: the bus), WOOLY_HTTP (host:port, default 127.0.0.1:8080), WOOLY_ETCD_URL (configuration
 in etcd instead of a bucket on the bus), CONTROLLER_DEFAULT_VRAM_OVERCOMMIT_PERCENT, CONTROLLER_NODE_LEASE_MS, CONTROLLER_START_LEASE_MS.
+
+Bootstrap keys are given to the controller at its start and recorded in the log once; a key of the log, revoked ones too, stays as it is.
+WOOLY_BOOTSTRAP_KEY holds an admin key made by ``wooly keys generate`` (``wooly up --secure`` makes one). An operator who has lost every key
+sets a new one and restarts the controller. WOOLY_BOOTSTRAP_NODES names a file of the installation's node and viewer keys; it holds hashes,
+no secrets.
 """
 
 from __future__ import annotations
@@ -11,33 +16,120 @@ import contextlib
 import gc
 import os
 import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
 
 from billing.tiers import TierBook
+from bus_schemas.events import ActionTaken, Event, KeyIssued
 from services.controller.actions import TaskActions
 from services.controller.app import make_app
-from services.controller.bootstrap import bootstrap, bootstrap_nodes
 from services.controller.bus_guard import BusGuard
 from services.controller.configuration import Configuration
-from services.controller.gauges import Gauges
 from services.controller.journals import Journals
 from services.controller.log_projection import LogProjection
+from services.controller.metrics import Gauges
 from services.controller.parts import Parts
 from services.controller.placer import Placer
 from services.controller.reconciler import Reconciler
 from services.controller.run_book import BudgetCrossings
 from services.controller.runs import Runs
 from services.controller.settings import Settings
-from services.controller.store import open_store
+from services.controller.store import ConfigStore
+from services.controller.store.etcd import EtcdStore
+from services.controller.store.jetstream import JetStreamStore
 from services.controller.web.context import UiContext
 from services.controller.web.history import PriceBook
 from services.controller.web.site import WEB_ROUTES, Web
 from services.controller.writer import Writer
 from services.kit.access import AccessView
-from services.kit.access.access import hosts_of, open_access
-from services.kit.bus import connect
+from services.kit.access.access import Access, hosts_of, open_access
+from services.kit.access.tokens import parse_key
+from services.kit.bus import Bus, connect
+from services.kit.errors import SettingError
 from services.kit.http import serve
+from services.kit.keyring import NODES_VARIABLE, NodeKey
 from services.kit.log import get_logger
 from services.kit.process import ready, run_service
+
+BOOTSTRAP_KEY: Final = "WOOLY_BOOTSTRAP_KEY"
+_ACTOR: Final = "bootstrap"
+_BUCKET: Final = "wooly_config"
+
+
+async def bootstrap(environment: Mapping[str, str], access: Access, projection: LogProjection, writer: Writer) -> None:
+    """Record the key, and warn when no identity can log in. Raises SettingError for an invalid key."""
+    if not access.on:
+        return
+    text = environment.get(BOOTSTRAP_KEY, "").strip() or _from_file(environment)
+    if text:
+        await _take_over(text, access, projection, writer)
+    if not projection.fold(AccessView).ways_in(time.time_ns()):
+        get_logger().warning(
+            "no user or key can log in: make a key with `wooly keys generate` and start again with it", setting=BOOTSTRAP_KEY
+        )
+
+
+def _from_file(environment: Mapping[str, str]) -> str:
+    """The key in the file that WOOLY_BOOTSTRAP_KEY_FILE names."""
+    path = environment.get(f"{BOOTSTRAP_KEY}_FILE", "").strip()
+    try:
+        return Path(path).read_text().strip() if path else ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{BOOTSTRAP_KEY}_FILE={path} cannot be read: {error}") from None
+
+
+async def _take_over(text: str, access: Access, projection: LogProjection, writer: Writer) -> None:
+    key = parse_key(text)
+    if key is None:
+        raise SettingError(f"{BOOTSTRAP_KEY} is no API key; make one with `wooly keys generate`")
+    if key.id in projection.fold(AccessView).keys:
+        return
+    phc = await access.checker.hasher.hash_secret(key.secret)
+    await _record(KeyIssued(time.time_ns(), key.id, "", "", "admin", phc, title="first key"), "issued: admin", writer)
+
+
+async def _record(issued: KeyIssued, detail: str, writer: Writer) -> None:
+    """Append the key, unless the log has it."""
+
+    def decide(view: AccessView) -> tuple[str, list[Event]] | None:
+        if issued.key in view.keys:
+            return None
+        get_logger().info("a bootstrap key becomes valid", key=issued.key, title=issued.title)
+        return issued.key, [issued, ActionTaken(issued.at_ns, _ACTOR, "", "key.write", issued.key, detail)]
+
+    await writer.change_access(decide)
+
+
+def _read(path: str) -> list[NodeKey]:
+    try:
+        return msgspec.json.decode(Path(path).read_bytes(), type=list[NodeKey])
+    except (OSError, msgspec.DecodeError) as error:
+        raise SettingError(f"{NODES_VARIABLE}={path} cannot be read: {error}") from None
+
+
+async def bootstrap_nodes(environment: Mapping[str, str], writer: Writer) -> None:
+    """Issue the keys that the log does not have. Raises SettingError."""
+    path = environment.get(NODES_VARIABLE, "").strip()
+    for key in _read(path) if path else ():
+        role = "node" if key.node else "viewer"
+        issued = KeyIssued(time.time_ns(), key.key, "", "", role, key.secret_hash, title=key.name, node=key.node)
+        await _record(issued, f"issued: {key.name}", writer)
+
+
+async def open_store(bus: Bus, etcd_url: str) -> ConfigStore:
+    """The store in etcd if ``etcd_url`` names one, else a bucket on the bus. Raises StoreUnavailable when the store does not answer,
+    SettingError for a malformed URL."""
+    if etcd_url:
+        etcd = EtcdStore(etcd_url)
+        await etcd.open()
+        return etcd
+    bucket = JetStreamStore(bus, _BUCKET)
+    await bucket.open(_BUCKET)
+    return bucket
 
 
 async def serve_until(stop: asyncio.Event, settings: Settings) -> None:

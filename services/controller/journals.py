@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from services.controller.errors import Busy, OutOfState
-from services.controller.presenters.common import Json
+from services.controller.presenters import Json
 from services.kit.errors import BusUnavailable
 from services.kit.log import get_logger
 from services.kit.process import child_environment

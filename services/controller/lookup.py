@@ -15,7 +15,7 @@ from scheduler.placement import ClusterView
 from scheduler.placement.view import GLOBAL
 from services.controller.errors import Ambiguous, NotThere, Stale
 from services.controller.log_projection import LogProjection
-from services.controller.presenters.common import Shown
+from services.controller.presenters import Shown
 
 __all__ = ["find_node", "find_task", "task_revision", "node_revision", "group_revision", "config_revision", "check"]
 

@@ -19,9 +19,9 @@ from services.controller.actions import (
     UserActions,
 )
 from services.controller.configuration import Configuration
-from services.controller.gauges import Gauges
 from services.controller.journals import Journals
 from services.controller.log_projection import LogProjection
+from services.controller.metrics import Gauges
 from services.controller.reconciler import Reconciler
 from services.controller.runs import Runs
 from services.controller.task_index import TaskIndex

@@ -8,7 +8,7 @@ from litestar import Request, Response
 
 from bus_schemas.events import TaskRefused
 from scheduler.placement import ClusterView
-from services.controller.presenters.common import Shown
+from services.controller.presenters import Shown
 from services.controller.presenters.tasks import refusal_sentence, refusals_answer
 from services.controller.store import StoreUnavailable
 from services.kit import problems

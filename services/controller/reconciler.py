@@ -36,8 +36,8 @@ from scheduler.placement import (
 )
 from scheduler.placement.reconcile import cancelled_by
 from services.controller.errors import LogUnreadable
-from services.controller.gauges import Gauges
 from services.controller.log_projection import LogProjection
+from services.controller.metrics import Gauges
 from services.controller.placer import Placer
 from services.controller.runs import Runs
 from services.controller.store import ConfigStore, Lease, LeaseLost, StoreConflict, StoreUnavailable

@@ -48,7 +48,7 @@ class Writer(FactWriter[LogProjection]):
 
     async def append_placement(self, task: str, event: Event) -> int:
         """Append a placement decided on the projection's view as it is at this call, if no other of any task came meanwhile: so no two
-        promise the same memory, however many controllers there are (``turns``)."""
+        promise the same memory, however many controllers there are (``Turns``)."""
         turns = self._projection.turns
         return await self.write(turns.subject(task), [event], after=turns.last, among=turns.rivals())
 

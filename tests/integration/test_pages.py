@@ -132,14 +132,16 @@ def test_files_are_kept_for_ever_under_a_name_that_changes_with_them(plane: Plan
     assert "immutable" not in str(ask(plane, "/static/0123456789abcdef/wooly.css").headers["cache-control"])
 
 
-@pytest.mark.parametrize("path", ["../assets.py", "..%2fassets.py", "%2e%2e/assets.py", "vendor/../../assets.py", "/etc/passwd", "vendor"])
+@pytest.mark.parametrize(
+    "path", ["../templating.py", "..%2ftemplating.py", "%2e%2e/templating.py", "vendor/../../templating.py", "/etc/passwd", "vendor"]
+)
 def test_no_path_leads_out_of_the_files(plane: Plane, path: str) -> None:
     reply = ask(plane, f"/static/0/{path}")
     assert reply.status in (400, 404) and b"import" not in reply.body and b"root:" not in reply.body
 
 
 def test_every_vendored_library_has_its_licence_beside_it(plane: Plane) -> None:
-    from services.controller.web.assets import ASSETS
+    from services.controller.web.templating import ASSETS
 
     vendored = {name.removeprefix("vendor/") for name in ASSETS.files if name.startswith("vendor/")}
     licences = {name.removesuffix(".LICENSE") for name in vendored if name.endswith(".LICENSE")}

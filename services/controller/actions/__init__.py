@@ -2,8 +2,7 @@
 same message. REST and pages call the same functions."""
 
 from services.controller.actions.access import AccessLog, KeyActions, KeyValues, TenantActions, UserActions, UserValues
-from services.controller.actions.groups import GroupActions, GroupValues
-from services.controller.actions.nodes import ConfigActions, NodeActions
+from services.controller.actions.nodes import ConfigActions, GroupActions, GroupValues, NodeActions
 from services.controller.actions.tasks import TaskActions
 
 __all__ = [

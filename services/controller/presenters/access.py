@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.controller.presenters.common import Json, rfc3339
+from services.controller.presenters import Json, rfc3339
 from services.kit.access import AccessView, Identity
 from services.kit.access.rules import rights
 from services.kit.access.view import Done, Key, Tenant, User

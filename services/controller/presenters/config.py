@@ -17,7 +17,7 @@ from scheduler.placement.states import (
     QUEUE_PROTECT_MS,
     QUEUE_RESERVATIONS,
 )
-from services.controller.presenters.common import Json
+from services.controller.presenters import Json
 
 __all__ = ["SETTINGS", "Setting", "config_answer", "settings_of"]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scheduler.placement import ClusterView
-from services.controller.presenters.common import Json, Shown, node_name
+from services.controller.presenters import Json, Shown, node_name
 
 __all__ = ["HIDDEN", "timeline_answer", "waits_answer"]
 

@@ -13,7 +13,7 @@ from scheduler.placement import ClusterView, TaskView
 from scheduler.placement import reasons as why
 from scheduler.placement.rank import SCORE_MAX, WEIGHTS
 from services.controller.bodies import MIB
-from services.controller.presenters.common import Json, Shown, everyone, node_name, rfc3339
+from services.controller.presenters import Json, Shown, everyone, node_name, rfc3339
 
 __all__ = [
     "REASON_TITLES", "Candidate", "Part", "Placement", "TaskRow", "WhyNot", "placement_answer", "placement_of", "refusal_sentence",

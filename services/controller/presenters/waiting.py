@@ -9,7 +9,7 @@ from scheduler.placement import ClusterView, Remedy, why_waiting
 from scheduler.placement import Waiting as Found
 from scheduler.placement.reasons import reason_text
 from scheduler.placement.remedies import END, FIRST, OVERCOMMIT
-from services.controller.presenters.common import Json, Shown, node_name, rfc3339
+from services.controller.presenters import Json, Shown, node_name, rfc3339
 from services.controller.presenters.tasks import refusals_answer
 from services.controller.web.formats import duration_text
 

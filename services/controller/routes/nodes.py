@@ -1,31 +1,33 @@
-"""Nodes: list, read, overcommit, drain and resume."""
+"""Nodes: list, read, overcommit, drain and resume. Groups of nodes: list, create, edit, delete."""
 
 from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from litestar import get, post, put
+from litestar import delete, get, post, put
 from litestar.params import Parameter
 from msgspec import UNSET
 
 from scheduler.placement.view import DRAINED, OVERCOMMIT_NODE
-from services.controller.bodies import NodeConfigBody
+from services.controller.actions import GroupValues
+from services.controller.bodies import GroupBody, NewGroupBody, NodeConfigBody, values_of
 from services.controller.configuration import Values
+from services.controller.errors import NotThere
 from services.controller.identity import caller_of
 from services.controller.lookup import find_node, node_revision
 from services.controller.parts import Ask, Parts, parts_of
-from services.controller.presenters.common import Json
-from services.controller.presenters.nodes import node_answer
+from services.controller.presenters import Json
+from services.controller.presenters.nodes import group_answer, node_answer
 from services.controller.presenters.nodes import node_state as state_of
-from services.controller.routes.described import Limit, Name, Offset, Revision, Search, page, problems, revision_of, words
+from services.controller.routes import Limit, Name, Offset, Revision, Search, page, problems, revision_of, words
 
-__all__ = ["ROUTES"]
+__all__ = ["GROUPS", "ROUTES"]
 
 NodeId = Annotated[str, Parameter(description="id of a node, its name, or the beginning of its id")]
 State = Literal["ready", "drained", "lost"]
 
 
-def _answer(request: Ask, parts: Parts, node: str) -> Json:
+def _node_answer(request: Ask, parts: Parts, node: str) -> Json:
     view = parts.projection.view
     node = find_node(view, node)
     caller = caller_of(request)
@@ -56,14 +58,14 @@ async def nodes(
     ]
     found.sort(reverse=sort.startswith("-"))
     shown, total = page(found, limit, offset)
-    return {"items": [_answer(request, parts, name) for _, name in shown], "total": total}
+    return {"items": [_node_answer(request, parts, name) for _, name in shown], "total": total}
 
 
 @get("/api/v1/nodes/{node:str}", summary="Get a node", action="node.read", responses=problems(404, 409))
 async def node(request: Ask, node: NodeId) -> Json:
     parts = parts_of(request)
     await parts.fresh_view()
-    return _answer(request, parts, node)
+    return _node_answer(request, parts, node)
 
 
 @put(
@@ -80,7 +82,7 @@ async def put_node_config(request: Ask, node: NodeId, data: NodeConfigBody, if_m
     if data.drained is not UNSET:
         changes[DRAINED] = 1 if data.drained else None
     await parts.nodes.configure(caller_of(request), node, changes, revision=revision_of(if_match))
-    return _answer(request, parts, node)
+    return _node_answer(request, parts, node)
 
 
 @post(
@@ -93,7 +95,7 @@ async def put_node_config(request: Ask, node: NodeId, data: NodeConfigBody, if_m
 async def drain(request: Ask, node: NodeId, if_match: Revision = None) -> Json:
     parts = parts_of(request)
     await parts.nodes.drain(caller_of(request), node, revision=revision_of(if_match))
-    return _answer(request, parts, node)
+    return _node_answer(request, parts, node)
 
 
 @post(
@@ -106,7 +108,68 @@ async def drain(request: Ask, node: NodeId, if_match: Revision = None) -> Json:
 async def resume(request: Ask, node: NodeId, if_match: Revision = None) -> Json:
     parts = parts_of(request)
     await parts.nodes.resume(caller_of(request), node, revision=revision_of(if_match))
-    return _answer(request, parts, node)
+    return _node_answer(request, parts, node)
 
 
 ROUTES: Final = [nodes, node, put_node_config, drain, resume]
+
+
+GroupId = Annotated[str, Parameter(description="id of a group")]
+
+
+def _group_answer(request: Ask, parts: Parts, group: str) -> Json:
+    if group not in parts.projection.view.membership.known():
+        raise NotThere(f"there is no group {group}")
+    return group_answer(parts.projection.view, group, caller_of(request).identity.tenant)
+
+
+@get("/api/v1/groups", summary="List groups, including those without a node", action="group.read", responses=problems())
+async def groups(
+    request: Ask,
+    search: Search = "",
+    empty: Annotated[bool | None, Parameter(description="only groups without a node (true) or with one (false)")] = None,
+    limit: Limit = 1_000,
+    offset: Offset = 0,
+) -> Json:
+    """``total``: the number of matches on all pages."""
+    parts = parts_of(request)
+    view = await parts.fresh_view()
+    found = [
+        name
+        for name in view.membership.known()
+        if (empty is None or empty is not bool(view.membership.members(name)))
+        and all(word in f"{name}\n{view.groups[name].title if name in view.groups else ''}".lower() for word in words(search))
+    ]
+    names, total = page(found, limit, offset)
+    return {"items": [_group_answer(request, parts, name) for name in names], "total": total}
+
+
+@get("/api/v1/groups/{group:str}", summary="Get a group", action="group.read", responses=problems(404))
+async def group(request: Ask, group: GroupId) -> Json:
+    parts = parts_of(request)
+    await parts.fresh_view()
+    return _group_answer(request, parts, group)
+
+
+@post("/api/v1/groups", summary="Create a group", action="group.write", responses=problems(409))
+async def post_group(request: Ask, data: NewGroupBody) -> Json:
+    parts = parts_of(request)
+    await parts.groups.create(caller_of(request), data.id, GroupValues(data.title, data.nodes))
+    return _group_answer(request, parts, data.id)
+
+
+@put("/api/v1/groups/{group:str}", summary="Change a group's title or members", action="group.write", responses=problems(404, 409))
+async def put_group(request: Ask, group: GroupId, data: GroupBody, if_match: Revision = None) -> Json:
+    """A group that so far only nodes have named is created by this."""
+    parts = parts_of(request)
+    await parts.groups.edit(caller_of(request), group, values_of(GroupValues, data), revision=revision_of(if_match))
+    return _group_answer(request, parts, group)
+
+
+@delete("/api/v1/groups/{group:str}", summary="Delete a group", action="group.write", responses=problems(404, 409))
+async def delete_group(request: Ask, group: GroupId, if_match: Revision = None) -> None:
+    """409 while a node names it in its own configuration, or a waiting task targets it."""
+    await parts_of(request).groups.delete(caller_of(request), group, revision=revision_of(if_match))
+
+
+GROUPS: Final = [groups, group, post_group, put_group, delete_group]

@@ -15,10 +15,10 @@ from services.controller.identity import caller_of
 from services.controller.lookup import config_revision
 from services.controller.metrics import metrics_text
 from services.controller.parts import Ask, Parts, parts_of
-from services.controller.presenters.common import Json
+from services.controller.presenters import Json
 from services.controller.presenters.config import config_answer
 from services.controller.presenters.nodes import telemetry_answer
-from services.controller.routes.described import Revision, problems, revision_of
+from services.controller.routes import Revision, problems, revision_of
 from services.kit.errors import KitError
 
 __all__ = ["CONFIG", "SERVICE"]

@@ -17,12 +17,12 @@ from services.controller.errors import Invalid, NotThere, OutOfState
 from services.controller.identity import caller_of
 from services.controller.lookup import find_node, task_revision
 from services.controller.parts import Ask, parts_of
-from services.controller.presenters.common import Json
+from services.controller.presenters import Json
 from services.controller.presenters.journal import timeline_answer, waits_answer
 from services.controller.presenters.tasks import placement_answer, run_answer, task_answer
 from services.controller.presenters.waiting import waiting_answer
 from services.controller.problems import field_problem, no_fit
-from services.controller.routes.described import Limit, Name, Offset, Revision, Search, TaskId, problems, revision_of, words
+from services.controller.routes import Limit, Name, Offset, Revision, Search, TaskId, problems, revision_of, words
 from services.controller.runs import WAIT_S_MAX
 from services.controller.task_history import life_of
 from services.controller.task_index import TaskQuery, find_tasks

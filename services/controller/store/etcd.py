@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import aetcd
 
-from services.controller.store.base import Change, Entry, Lease, LeaseLost, StoreConflict, StoreUnavailable, check_key, check_value
+from services.controller.store import Change, Entry, Lease, LeaseLost, StoreConflict, StoreUnavailable, check_key, check_value
 from services.kit.errors import SettingError
 
 __all__ = ["EtcdStore", "EtcdLease", "parse_etcd_url"]

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from services.controller.store.base import Change, Entry, Lease, LeaseLost, StoreConflict, StoreUnavailable, check_key, check_value
+from services.controller.store import Change, Entry, Lease, LeaseLost, StoreConflict, StoreUnavailable, check_key, check_value
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from litestar import Request
 
 from services.controller.web.billing import BillingClient
-from services.controller.web.metrics_store import MetricsStore
+from services.controller.web.history import MetricsStore
 from services.kit.tls import client_context
 
 __all__ = ["UiContext", "context_of"]

@@ -20,7 +20,7 @@ from services.controller.web.context import context_of
 from services.controller.web.formats import clock_time, credits_text
 from services.controller.web.forms import form_values, redirect, revision_in
 from services.controller.web.listing import Listing
-from services.controller.web.settings.shared import micro_of
+from services.controller.web.settings import micro_of
 from services.controller.web.templating import page, scope_of
 
 __all__ = ["ROUTES", "GROUPINGS", "PERIODS", "Asked", "ask_of", "chart_of", "rows_of"]

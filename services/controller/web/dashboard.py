@@ -14,7 +14,6 @@ from scheduler.placement import ClusterView, queue_order
 from services.controller.parts import Ask, Parts
 from services.controller.presenters.nodes import DeviceRow, Seen, SessionRow, device_rows, first_sessions, of_now
 from services.controller.presenters.tasks import TaskRow, task_row
-from services.controller.web.channel import Patch, Topic
 from services.controller.web.charts import (
     Chart,
     Charts,
@@ -27,8 +26,8 @@ from services.controller.web.charts import (
     past_charts,
 )
 from services.controller.web.context import context_of
-from services.controller.web.history import History
-from services.controller.web.metrics_store import Range
+from services.controller.web.history import History, Range
+from services.controller.web.live import Patch, Topic
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
 from services.kit.access.requests import identity_of

@@ -8,24 +8,22 @@ from typing import Any, Final
 from bus_schemas.events import Event
 from bus_schemas.telemetry import Telemetry
 from services.controller.parts import Parts
+from services.controller.web.access import ROUTES as ACCESS
 from services.controller.web.api import ROUTES as API
-from services.controller.web.assets import serve_asset
 from services.controller.web.context import UiContext
 from services.controller.web.credits import ROUTES as CREDITS
 from services.controller.web.dashboard import ROUTES as DASHBOARD
 from services.controller.web.dashboard import dashboard_topic
-from services.controller.web.groups import ROUTES as GROUPS
-from services.controller.web.groups import groups_topic
 from services.controller.web.history import History, PriceBook
 from services.controller.web.live import Live, kind_of
+from services.controller.web.nodes import GROUP_ROUTES as GROUPS
 from services.controller.web.nodes import ROUTES as NODES
-from services.controller.web.nodes import node_topic, nodes_topic
-from services.controller.web.settings.access import ROUTES as ACCESS
-from services.controller.web.settings.cluster import ROUTES as CLUSTER
-from services.controller.web.settings.tiers import ROUTES as TIERS
+from services.controller.web.nodes import groups_topic, node_topic, nodes_topic
+from services.controller.web.settings import CLUSTER, TIERS
 from services.controller.web.stream import live_stream
 from services.controller.web.tasks import ROUTES as TASKS
 from services.controller.web.tasks import task_topic, tasks_topic
+from services.controller.web.templating import serve_asset
 from services.kit.access.access import Access
 from services.kit.access.requests import Proof
 from services.kit.access.rules import Identity

@@ -16,8 +16,7 @@ from litestar import Request, asgi
 from litestar.types import Receive, Send
 from litestar.types import Scope as AsgiScope
 
-from services.controller.web.channel import HEARTBEAT, Channel
-from services.controller.web.live import Busy, Live
+from services.controller.web.live import HEARTBEAT, Busy, Channel, Live
 from services.controller.web.scope import Scope
 from services.kit.access.requests import identity_of, proof_of
 

@@ -18,21 +18,21 @@ from services.controller.errors import Busy, Invalid, OutOfState, Stale, TaskExi
 from services.controller.identity import caller_of
 from services.controller.lookup import task_revision
 from services.controller.parts import Ask, Parts, parts_of
-from services.controller.presenters.common import node_name
+from services.controller.presenters import node_name
 from services.controller.presenters.journal import timeline_answer, waits_answer
 from services.controller.presenters.tasks import Placement, TaskRow, placement_of, refusal_sentence, task_row
 from services.controller.presenters.waiting import Waiting, waiting_of
 from services.controller.task_history import Moment, SessionLine, facts_of, life_of, moments, session_lines, trace_of
 from services.controller.task_index import SORTS, TaskIndex, TaskQuery, find_tasks
 from services.controller.web.billing import Refused, Unreachable
-from services.controller.web.channel import Patch, Topic, TopicEnded
+from services.controller.web.charts import device_timeline
 from services.controller.web.context import UiContext, context_of
 from services.controller.web.formats import duration_text
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.listing import Listing
+from services.controller.web.live import Patch, Topic, TopicEnded
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, PAGE_HEADERS, page, scope_of
-from services.controller.web.timeline import device_timeline
 from services.kit.errors import BusRefused, BusUnavailable
 
 __all__ = ["ROUTES", "STALE", "DEFAULT_SORT", "FILTERS", "Page", "ask", "show", "task_topic", "tasks_topic", "Story", "story_of"]

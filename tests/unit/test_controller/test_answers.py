@@ -8,7 +8,7 @@ import pytest
 
 from bus_schemas.events import DeviceFact, NodeRegistered, TaskPlaced, TaskRefused, TaskSubmitted
 from scheduler.placement import ClusterView, decide
-from services.controller.presenters.common import rfc3339
+from services.controller.presenters import rfc3339
 from services.controller.presenters.nodes import node_answer
 from services.controller.presenters.tasks import placement_answer, refusal_sentence, task_answer
 

@@ -7,8 +7,7 @@ import json
 from bus_schemas.events import DeviceFact, NodeRegistered, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
 from bus_schemas.telemetry import RunningSession, Telemetry
 from scheduler.placement import ClusterView, why_waiting
-from services.controller.presenters.groups import group_answer
-from services.controller.presenters.nodes import node_answer, telemetry_answer
+from services.controller.presenters.nodes import group_answer, node_answer, telemetry_answer
 from services.controller.presenters.tasks import placement_answer, refusal_sentence, task_answer
 from services.controller.presenters.waiting import waiting_answer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.controller.turns import GENERATION, Turns
+from services.controller.log_projection import GENERATION, Turns
 
 
 def test_generations_follow_each_other() -> None:

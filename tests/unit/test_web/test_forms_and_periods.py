@@ -15,7 +15,7 @@ from services.controller.errors import Invalid
 from services.controller.presenters.config import settings_of
 from services.controller.web.credits import ask_of, chart_of, rows_of
 from services.controller.web.forms import read_as, revision_in
-from services.controller.web.settings.shared import micro_of
+from services.controller.web.settings import micro_of
 from tests.browser.png import palette_png
 
 NOON = int(datetime(2026, 11, 21, 12, 0, 30, tzinfo=UTC).timestamp())

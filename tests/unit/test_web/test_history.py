@@ -21,8 +21,7 @@ from services.controller.web.charts import (
     credits_chart,
     credits_per_hour,
 )
-from services.controller.web.history import ALL_TENANTS, History, PriceBook
-from services.controller.web.ring import Ring
+from services.controller.web.history import ALL_TENANTS, History, PriceBook, Ring
 from services.controller.web.scope import CLUSTER, Scope
 
 GIB = 1 << 30

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.controller.web.channel import Channel, Patch, Topic, TopicEnded, difference, encode_patch
-from services.controller.web.live import Busy, Live
+from services.controller.web.live import Busy, Channel, Live, Patch, Topic, TopicEnded, difference, encode_patch
 from services.controller.web.scope import CLUSTER, Scope
 
 TOPIC = Topic("t", frozenset(), "node.read", lambda scope, query: Patch())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from services.controller.web.metrics_store import RANGES, Unanswered, query_of, range_of, times_of, values_of
+from services.controller.web.history import RANGES, Unanswered, query_of, range_of, times_of, values_of
 from tests.support.promql import uses
 
 

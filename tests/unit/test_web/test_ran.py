@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from services.controller.web.charts import device_timeline
 from services.controller.web.formats import short_time
-from services.controller.web.timeline import device_timeline
 
 MS = 1_000_000
 ROWS = ("run_ns", "queue_ns", "preempted_ns", "memory_ns", "batches", "resident_bytes", "shared_bytes", "swapped_bytes")

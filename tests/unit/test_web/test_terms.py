@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from services.controller.web.formats import compact_text, gib_seconds_text
-from services.controller.web.templating import ENVIRONMENT
-from services.controller.web.terms import TERMS, term_of
+from services.controller.web.templating import ENVIRONMENT, TERMS, term_of
 from tests.support.stack import ROOT
 
 

@@ -14,11 +14,11 @@ from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, Tena
 from services.controller.errors import Stale
 from services.controller.identity import caller_of
 from services.controller.parts import Ask, parts_of
+from services.controller.presenters import Json
 from services.controller.presenters.access import key_answer, tenant_answer, user_answer
-from services.controller.presenters.common import Json
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.listing import Listing
-from services.controller.web.settings.shared import FORM_ERRORS, form_error, settings_page
+from services.controller.web.settings import FORM_ERRORS, form_error, settings_page
 from services.kit.access import ROLES, SCOPES, AccessView
 from services.kit.access.rules import AUDITED
 

@@ -1,1 +1,0 @@
-"""The Settings pages: cluster, tiers, keys, users, tenants, audit."""
