@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from billing.errors import LedgerImbalanceError
-from billing.meters import Charge
+from billing.tariff import Charge
 
 __all__ = ["CORE", "GRANTS", "VRAM", "Ledger", "tenant_account"]
 

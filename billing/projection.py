@@ -1,4 +1,5 @@
-"""The billing view: a projection of the event log, with the log position that it has reached.
+"""The billing view: a projection of the event log, with the log position that it has reached; and its comparison with one recomputed from
+the log, which names the first difference.
 
 One door: ``BillingView.apply(position, events)``. Positions grow; a message already applied is ignored, and so is a usage fact whose name
 (node, epoch, gpu, serial) was seen before. What does not add up is kept as a named finding, never silently mended.
@@ -8,7 +9,7 @@ Every charge is traceable: a row is (minute, tenant, task, node) and the facts o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import blake3
@@ -17,9 +18,8 @@ import msgspec
 from billing.budgets import Budget, Budgets, Crossing, Spent
 from billing.errors import CorruptSnapshotError
 from billing.ledger import Ledger
-from billing.meters import charge
 from billing.periods import PERIODS
-from billing.tariff import Tariff
+from billing.tariff import Tariff, charge
 from billing.tiers import TierBook
 from bus_schemas.events import (
     BudgetCrossed,
@@ -34,7 +34,7 @@ from bus_schemas.events import (
     UsageRecorded,
 )
 
-__all__ = ["MINUTE_NS", "BillingView", "Grant", "Row", "RowKey"]
+__all__ = ["MINUTE_NS", "BillingView", "Grant", "Row", "RowKey", "Verification", "verify"]
 
 MINUTE_NS: Final = 60_000_000_000
 _FINDINGS_MAX: Final = 1_000
@@ -250,3 +250,50 @@ class _Saved(msgspec.Struct, array_like=True):
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(_Saved)
+
+
+class Verification(msgspec.Struct, frozen=True):
+    """``first_difference`` empty: the two agree to the last micro-credit. ``findings``: what in the log itself does not add up."""
+
+    position: int
+    rows: int
+    core_credits_micro: int
+    vram_credits_micro: int
+    view_digest: str
+    log_digest: str
+    first_difference: str
+    findings: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.first_difference and not self.findings
+
+
+def verify(view: BillingView, recomputed: BillingView) -> Verification:
+    """Compare ``view`` with the fold of the log up to the same position."""
+    return Verification(
+        position=recomputed.position,
+        rows=len(recomputed.rows),
+        core_credits_micro=sum(row.core_micro for row in recomputed.rows.values()),
+        vram_credits_micro=sum(row.vram_micro for row in recomputed.rows.values()),
+        view_digest=view.digest(),
+        log_digest=recomputed.digest(),
+        first_difference=next(_differences(view, recomputed), ""),
+        findings=tuple(recomputed.findings),
+    )
+
+
+def _differences(view: BillingView, log: BillingView) -> Iterator[str]:
+    if view.position != log.position:
+        yield f"position: the view stands at {view.position}, the log at {log.position}"
+    for key in sorted(view.rows.keys() | log.rows.keys()):
+        have, want = view.rows.get(key), log.rows.get(key)
+        if have != want:
+            where = f"minute={key[0]} tenant={key[1]} task={key[2]} node={key[3]} model={key[4]}"
+            yield f"row {where}: the view has {have}, the log gives {want}"
+    for account in sorted(view.ledger.balances.keys() | log.ledger.balances.keys()):
+        a, b = view.ledger.balances.get(account, 0), log.ledger.balances.get(account, 0)
+        if a != b:
+            yield f"account {account}: the view has {a} micro-credits, the log gives {b}"
+    if view.digest() != log.digest():
+        yield "the views differ outside rows and balances (tariff, tiers, budgets, devices or findings)"

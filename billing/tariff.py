@@ -1,7 +1,11 @@
-"""Tariff: prices by tier and time. A price in force is an event of the log; without one the base prices below hold.
+"""Tariff: prices by tier and time, and measured use as micro-credits, in integers. A price in force is an event of the log; without one the
+base prices below hold.
 
 Source of the two meters: what a task used of the device's cores (core time) and of its memory (bytes over time), never wall time.
 Nothing works backwards: a price is valid from the later of the moment it names and the moment it was set.
+
+core_micro = core_ns x price / 1e9 and vram_micro = byte_ms x price / (2**30 x 1e3), each rounded down once a usage fact. Facts are
+permanent, so the rounding is too: recomputing gives the same amounts to the last unit.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import msgspec
 
 from bus_schemas.events import TariffSet
 
-__all__ = ["BASE_PRICES", "DEFAULT_TIER", "TIERS", "Price", "PriceWindow", "Tariff"]
+__all__ = ["BASE_PRICES", "DEFAULT_TIER", "TIERS", "Charge", "Price", "PriceWindow", "Tariff", "charge"]
 
 TIERS: Final = ("premium", "standard", "basic")
 DEFAULT_TIER: Final = "standard"
@@ -71,3 +75,19 @@ class Tariff(msgspec.Struct, array_like=True):
             else:
                 out.append(PriceWindow(start, end, price))
         return tuple(out)
+
+
+_NS: Final = 1_000_000_000
+_GIB_MS: Final = (1 << 30) * 1_000
+
+
+class Charge(msgspec.Struct, frozen=True, array_like=True):
+    """What one usage fact costs, in micro-credits."""
+
+    core_micro: int
+    vram_micro: int
+
+
+def charge(core_ns: int, byte_ms: int, price: Price) -> Charge:
+    """The charge for ``core_ns`` (core-nanoseconds) and ``byte_ms`` (byte-milliseconds) at ``price``."""
+    return Charge(core_ns * price.core_second_micro // _NS, byte_ms * price.gib_second_micro // _GIB_MS)

@@ -27,7 +27,7 @@ def controller_page() -> str:
 
 def billing_page() -> str:
     """REST of billing."""
-    from services.billing.app import make_app
+    from services.billing.routes import make_app
 
     document = make_app(cast(Any, SimpleNamespace(access=None))).openapi_schema.to_schema()
     return "# REST reference: billing\n" + _HEAD.format(address="`WOOLY_HTTP` of billing, port 8082 by default") + _page(document)

@@ -14,13 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from services.billing.allowances import Allowances
-from services.billing.announcer import announce_forever
-from services.billing.app import make_app
 from services.billing.parts import Parts
 from services.billing.projection import BillingProjection
-from services.billing.writer import Writer
-from services.kit.access.access import hosts_of, open_access
-from services.kit.access.bus_state import AccessProjection
+from services.billing.routes import make_app
+from services.billing.writer import Writer, announce_forever
+from services.kit.access.access import AccessProjection, hosts_of, open_access
 from services.kit.bus import Bus, connect
 from services.kit.errors import SettingError
 from services.kit.http import parse_address, serve

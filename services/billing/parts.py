@@ -15,8 +15,8 @@ from services.billing.projection import BillingProjection
 from services.billing.requests import Json
 from services.billing.writer import Writer
 from services.kit.access.access import Access
-from services.kit.access.requests import permit
 from services.kit.access.rules import Action
+from services.kit.access.web import permit
 from services.kit.errors import NotThere
 
 __all__ = ["Ask", "Parts", "budget_answer", "fresh_view", "parts_of", "tenant_must_be"]

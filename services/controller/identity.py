@@ -12,7 +12,7 @@ from litestar.connection import ASGIConnection
 from bus_schemas.events import ActionTaken
 from services.controller.errors import Denied
 from services.kit.access import Action, Identity
-from services.kit.access.requests import identity_of, proof_of
+from services.kit.access.web import identity_of, proof_of
 
 __all__ = ["Caller", "caller_of"]
 

@@ -9,7 +9,7 @@ from bus_schemas.subjects import event_subject
 from services.controller.log_projection import ACCESS, LogProjection
 from services.kit.access import AccessView
 from services.kit.errors import Conflict
-from services.kit.facts import FactWriter
+from services.kit.projection import FactWriter
 
 __all__ = ["Writer"]
 

@@ -18,8 +18,7 @@ from services.kit.bus import Bus, connect
 from services.kit.errors import KitError, SettingError
 from services.kit.process import run
 from services.replay.answers import answer
-from services.replay.errors import NothingFound, ReplayError
-from services.replay.question import Question, parse
+from services.replay.question import NothingFound, Question, ReplayError, parse
 
 _DIFFERENT = 1
 _REFUSED = 2

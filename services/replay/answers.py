@@ -12,16 +12,11 @@ import msgspec
 from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM, decode_uses
 from scheduler.model.waits import BatchStory, Waits
 from services.kit.bus import Bus
-from services.replay.check import check
-from services.replay.errors import NothingFound, ReplayError
-from services.replay.lanes import begins_life, memory_steps, steps
-from services.replay.memory import MemoryStory
-from services.replay.question import CHECK, WHY, Question
-from services.replay.segments import Segment
+from services.replay.lanes import Segment, begins_life, check, memory_steps, steps
+from services.replay.question import CHECK, WHY, NothingFound, Question, ReplayError
 from services.replay.source import node_names, segments_of_bus, segments_of_files, session_names
-from services.replay.timeline import Grid, MemoryUse, timeline
 from services.replay.whatif import whatif
-from services.replay.why import Named, Programs, rule_of, story
+from services.replay.why import Grid, MemoryStory, MemoryUse, Named, Programs, rule_of, story, timeline
 
 __all__ = ["answer"]
 

@@ -1,4 +1,4 @@
-"""The question: verb and bounds, from the command line."""
+"""The question: verb and bounds, from the command line, and the errors of answering it. Each message is one line that says what to do."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Final
 
-from services.replay.errors import ReplayError
+__all__ = ["NothingFound", "Question", "ReplayError", "parse"]
 
-__all__ = ["Question", "parse"]
+
+class ReplayError(Exception):
+    """Base: the question cannot be answered."""
+
+
+class NothingFound(ReplayError):
+    """No journal, node or task of that name is on record."""
+
 
 CHECK, WHY, WHATIF = "check", "why", "whatif"
 SLOTS_MAX: Final = 1000

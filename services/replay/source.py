@@ -13,9 +13,8 @@ from bus_schemas.journal import decode_part
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused
 from services.kit.follow import Messages
-from services.replay.errors import NothingFound, ReplayError
-from services.replay.question import Question
-from services.replay.segments import Segment, Segments, segment_of_file
+from services.replay.lanes import Segment, Segments, segment_of_file
+from services.replay.question import NothingFound, Question, ReplayError
 from services.replay.why import Named
 
 __all__ = ["history", "node_names", "segments_of_bus", "segments_of_files", "session_names", "start_of"]

@@ -13,10 +13,8 @@ from scheduler.dispatch import DispatchConfig, percent
 from scheduler.errors import SchedulerError
 from scheduler.model import Outcome, SessionOutcome, simulate
 from scheduler.model.recorded import Recording
-from services.replay.errors import NothingFound, ReplayError
-from services.replay.lanes import begins_life, steps
-from services.replay.question import Question
-from services.replay.segments import Segment
+from services.replay.lanes import Segment, begins_life, steps
+from services.replay.question import NothingFound, Question, ReplayError
 from services.replay.why import Named
 
 __all__ = ["whatif"]

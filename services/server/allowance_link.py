@@ -22,8 +22,7 @@ from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.follow import Follower
 from services.kit.log import get_logger
-from services.server.allowance import Allowances
-from services.server.allowance_gate import Gate, budget_fault, silence_fault
+from services.server.allowance import Allowances, Gate, budget_fault, silence_fault
 
 __all__ = ["AllowanceLink"]
 

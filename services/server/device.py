@@ -20,14 +20,12 @@ from services.kit.log import get_logger
 from services.kit.trace import Tracing
 from services.server.accounting import Accounting, Counters, Spent
 from services.server.admission import EXECUTOR_LOST, REFUSALS, OpenRefused, not_taken, refusal
-from services.server.alarm import Alarm
-from services.server.allowance_gate import Gate
-from services.server.dispatch_log import DispatchLog
+from services.server.allowance import Gate
+from services.server.dispatch_log import Alarm, DispatchLog
 from services.server.executor_process import ExecutorProcess
 from services.server.intake import content_digest
-from services.server.journal_stream import Lane
+from services.server.journal_stream import Lane, ProgramLane
 from services.server.meter import Account
-from services.server.program_lane import ProgramLane
 from services.server.protocol import (
     AWAITS,
     FAULTED,

@@ -1,4 +1,5 @@
-"""The dispatch core of one device with its journal on disk and on the bus: every stimulus with its decisions, for ``wooly replay``.
+"""The dispatch core of one device with its journal on disk and on the bus: every stimulus with its decisions, for ``wooly replay``; and the
+alarm that rings when the core is to be asked again.
 
 The record is cut into segments: one begins with every start of a core, and with a snapshot of its state when the one before has grown
 long or the bus was away for too long. A segment is one file of frames (and beside it ``.snapshot``, unless its core is new); the last few
@@ -7,8 +8,10 @@ are kept.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from io import BufferedWriter
 from pathlib import Path
 from typing import Final
@@ -17,7 +20,7 @@ from scheduler.dispatch import Decision, Dispatch, DispatchState, Journal, Stimu
 from services.kit.log import get_logger
 from services.server.journal_stream import Lane
 
-__all__ = ["DispatchLog"]
+__all__ = ["Alarm", "DispatchLog"]
 
 _SEGMENT_BYTES: Final = 64 << 20
 _SEGMENTS_KEPT: Final = 4
@@ -117,3 +120,38 @@ class DispatchLog:
         with contextlib.suppress(OSError):
             if file is not None:
                 file.close()
+
+
+class Alarm:
+    """``ring()`` is called once for the time set, not before it."""
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._due_ns: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, due_ns: int | None) -> None:
+        """Ring at ``due_ns`` (monotonic), at once when that is past; None: not at all."""
+        if due_ns == self._due_ns:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due_ns = due_ns
+        if due_ns is not None:
+            self._wait(due_ns)
+
+    def _wait(self, due_ns: int) -> None:
+        delay_s = max(0, due_ns - time.monotonic_ns()) / 1e9
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._over)
+
+    def _over(self) -> None:
+        self._timer = None
+        due_ns = self._due_ns
+        if due_ns is None:
+            return
+        if time.monotonic_ns() < due_ns:  # timers of the loop are coarse and may be early
+            self._wait(due_ns)
+            return
+        self._due_ns = None
+        self._ring()

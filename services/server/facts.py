@@ -1,32 +1,94 @@
-"""Facts on their way to the event log: first into the node's journal, then published, in order, until acknowledged.
+"""Facts on their way to the event log: first into the node's journal (a write-ahead log: an append-only file of checked frames that
+survives the server's death, power included), then published, in order, until acknowledged.
 
 What is in the journal and not acknowledged when the server dies is published by the next one, under the same message ids. Beside the
 facts the journal keeps how far each device is accounted for, so that its timeline goes on without a hole. Facts of use and the progress
 that covers them are one frame, and nothing leaves before it is on disk: a server that dies never leaves use in the log or in the journal
 that the next one would measure again.
+
+A torn last frame is cut off when the file is opened; damage before it sets the whole file aside under another name, for a person to look
+at.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from bus_schemas.events import Event, NodeRegistered, decode_events, encode_events, split_events
+from bus_schemas.frames import FrameDamage, checked_frame, checked_frames
 from bus_schemas.subjects import EVENTS_STREAM, event_subject
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
-from services.server.journal import JournalFile
 from services.server.meter import Account
+from wooly.shared.files import write_atomically
 
-__all__ = ["FactLog", "Progress", "last_epoch"]
+__all__ = ["FactLog", "JournalFile", "Progress", "last_epoch"]
+
+
+class JournalFile:
+    """One file. ``bodies``: what it held when it was opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = path.read_bytes() if path.exists() else b""
+        self.bodies, good = _read(data)
+        if good is None:
+            path.rename(path.with_name(f"{path.name}.damaged-{os.getpid()}"))
+            good = 0
+        self._file = path.open("ab")
+        self._file.truncate(good)
+        self.nbytes = good
+
+    def append(self, body: bytes) -> None:
+        """Add a frame; it is durable after the next ``sync``."""
+        data = checked_frame(body)
+        self._file.write(data)
+        self.nbytes += len(data)
+
+    def flush(self) -> None:
+        """Hand what was appended to the kernel: it survives our death, not the machine's."""
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Wait until the disk has everything."""
+        self._file.flush()
+        os.fdatasync(self._file.fileno())
+
+    def rewrite(self, bodies: Iterable[bytes]) -> None:
+        """Replace the content, in one step."""
+        data = b"".join(map(checked_frame, bodies))
+        write_atomically(self.path, data, durable=True)
+        self._file.close()
+        self._file = self.path.open("ab")
+        self.nbytes = len(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _read(data: bytes) -> tuple[list[bytes], int | None]:
+    """The whole frames, and how many bytes they take; None when a frame before the last is damaged."""
+    bodies: list[bytes] = []
+    used = 0
+    try:
+        for end, body in checked_frames(data):
+            bodies.append(bytes(body))
+            used = end
+    except FrameDamage:
+        return bodies, None
+    return bodies, used
+
 
 _REWRITE_BYTES: Final = 32 << 20
 _USAGE: Final = "usage"

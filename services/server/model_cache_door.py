@@ -18,7 +18,7 @@ from blake3 import blake3
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Fault
 from bus_schemas.model_cache import ModelCacheOpened, OpenModelCache
-from services.server.trust import Trust
+from services.server.settings import Trust
 
 __all__ = ["answer_open", "cache_key", "make_door", "opens"]
 

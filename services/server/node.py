@@ -26,7 +26,7 @@ from services.kit.errors import StartError
 from services.kit.follow import Follower
 from services.kit.log import get_logger
 from services.kit.trace import Tracing
-from services.server import telemetry
+from services.server import metrics
 from services.server.accounting import Accounting, Counters
 from services.server.admission import OpenRefused, check_quota, check_request, sound_outcome
 from services.server.allowance import Allowances
@@ -35,13 +35,11 @@ from services.server.device import Device
 from services.server.dispatch_log import DispatchLog
 from services.server.facts import FactLog
 from services.server.intake import Bad, read_batch
-from services.server.journal_stream import JournalStream
+from services.server.journal_stream import JournalStream, ProgramLane
 from services.server.metrics import Standing
 from services.server.model_cache_door import answer_open
-from services.server.orders import Orders
-from services.server.overcommit import Overcommit
+from services.server.orders import Orders, Overcommit
 from services.server.principals import Principals
-from services.server.program_lane import ProgramLane
 from services.server.sessions import Session, SessionRecord
 from services.server.settings import Settings
 from wooly.shared.trace import parse_traceparent
@@ -82,7 +80,7 @@ class Node:
         self._money = AllowanceLink(self._node, facts.epoch, self._allowances, [device.gate for device in self._devices])
         self._principals = Principals(bus, self._node, self._devices, on=settings.authentication)
         self._orders = Orders(self._node, facts.epoch, self._devices)
-        self._gauges = [telemetry.Gauge() for _ in self._devices]
+        self._gauges = [metrics.Gauge() for _ in self._devices]
 
     def _device(self, gpu: int, run_dir: Path) -> Device:
         settings, facts = self._settings, self._facts

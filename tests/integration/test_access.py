@@ -22,8 +22,7 @@ from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
 from services.controller.writer import Writer
 from services.kit.access import AccessView, Identity
-from services.kit.access.access import Access
-from services.kit.access.bus_state import shared_secret
+from services.kit.access.access import Access, shared_secret
 from services.kit.access.errors import Unauthenticated
 from services.kit.access.tokens import Token, make_key, write_token
 from services.kit.bus import Bus, connect

@@ -12,8 +12,8 @@ import pytest
 from litestar import Litestar
 from litestar.routes import HTTPRoute
 
-from services.billing.app import make_app as billing_app
 from services.billing.parts import Parts as BillingParts
+from services.billing.routes import make_app as billing_app
 from services.controller.app import make_app as controller_app
 from services.controller.web.site import WEB_ROUTES
 from services.kit.access.access import Access

@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from billing.meters import charge
-from billing.tariff import BASE_PRICES
+from billing.tariff import BASE_PRICES, charge
 from bus_schemas.batch import decode_done
 from bus_schemas.events import BudgetCrossed, Event, UsageRecorded
 from services.kit.bus import connect

@@ -31,7 +31,7 @@ from bus_schemas.dataport import Denied, Hello, decode_answer
 from bus_schemas.events import ActionTaken, KeyIssued, SessionClosedFact, SessionOpenedFact, encode_events
 from bus_schemas.frames import HEAD, frame
 from bus_schemas.session import EndTask, OpenSession, Ping, Pong, SessionOpened
-from services.kit.access.bus_state import BUCKET
+from services.kit.access.access import BUCKET
 from services.kit.access.checker import NO_SECRET
 from services.kit.access.tokens import Token, make_key, write_token
 from services.kit.bus import Bus

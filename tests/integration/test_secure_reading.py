@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 
 from bus_schemas import subjects
 from bus_schemas.reading import AboutStream, Asked, Follow, Following, Refused, Said, Unfollow, consumer_prefix, read_subject
-from services.kit.access.bus_state import BUCKET
+from services.kit.access.access import BUCKET
 from services.kit.bus import Bus
 from tests.support.node import until
 from tests.support.secure import SecureStack, line

@@ -137,7 +137,7 @@ def test_the_use_of_every_period_is_the_sum_of_its_charges(data: st.DataObject) 
 
 @dataclass
 class Spender:
-    """A node with one session: it runs a batch as long as anything is left of what it was lent (services.server.allowance_gate)."""
+    """A node with one session: it runs a batch as long as anything is left of what it was lent (services.server.allowance)."""
 
     used: int = 0
     micro: int = 0

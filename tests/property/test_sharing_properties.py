@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from bus_schemas.batch import Upload
 from jit.backends import create_engine
 from jit.engine import Space
-from services.server.executor.charges import Charges, split
-from services.server.executor.content import SHARE_BYTES_MIN, Content
+from services.server.executor.content import SHARE_BYTES_MIN, Charges, Content, split
 from services.server.executor.staging import Staging
 from services.server.meter import Account, Meter
 

@@ -15,7 +15,7 @@ from bus_schemas.batch import LIMITS as BATCH_LIMITS
 from bus_schemas.batch import Batch, Upload
 from bus_schemas.session import DeviceInfo, NodeInfo, SessionOpened
 from jit.runs import trap_of_run
-from services.server.executor.handles import decode_handles
+from services.server.executor.runner import decode_handles
 from services.server.intake import Bad, read_batch
 from wis.encoding import decode_program
 from wis.kernel.encoding import decode_kernel

@@ -9,11 +9,10 @@ from litestar import MediaType, Response, get
 from litestar.params import Parameter
 
 from billing.periods import DAY_NS
-from billing.report import CreditLine, CreditReport, credit_report, credits_text, report_csv
-from billing.series import credit_series
+from billing.report import CreditLine, CreditReport, credit_report, credit_series, credits_text, report_csv
 from services.billing.parts import Ask, fresh_view
 from services.billing.requests import Json, TenantName, also_as, parse_time_ns
-from services.kit.access.requests import tenant_filter
+from services.kit.access.web import tenant_filter
 from services.kit.problems import problems
 
 __all__ = ["ROUTES"]

@@ -15,7 +15,7 @@ from billing.budgets import STOPPED, WARNING
 from billing.ledger import CORE, VRAM
 from services.billing.parts import Ask, parts_of
 from services.billing.requests import Json
-from services.kit.access.requests import permit
+from services.kit.access.web import permit
 from services.kit.problems import problems
 
 __all__ = ["ROUTES"]

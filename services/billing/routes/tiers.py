@@ -15,7 +15,7 @@ from billing.tariff import DEFAULT_TIER, TIERS
 from bus_schemas.events import Event, TariffSet, TierSet
 from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
 from services.billing.requests import Json, MembershipBody, PriceBody, TierBody, not_past_ns
-from services.kit.access.requests import audit_record, identity_of, permit
+from services.kit.access.web import audit_record, identity_of, permit
 from services.kit.errors import NotThere
 from services.kit.problems import problems
 from services.kit.rest import Revision, check_revision, revision_of

@@ -38,11 +38,10 @@ from services.kit.access import AccessView
 from services.kit.access.access import Access
 from services.kit.access.errors import TooMany, Unauthenticated
 from services.kit.access.headers import check_same_site
-from services.kit.access.requests import proof_of
 from services.kit.access.rules import AUDITED, Identity, local_identity
 from services.kit.access.tokens import Token
 from services.kit.access.view import SESSION_END
-from services.kit.access.web import check_form_token, end_cookie, session_cookie_header
+from services.kit.access.web import check_form_token, end_cookie, proof_of, session_cookie_header
 
 __all__ = ["AUDIT", "KEYS", "LOGIN", "TENANTS", "USERS"]
 

@@ -19,7 +19,7 @@ from services.controller.web.billing import Unreachable
 from services.controller.web.context import context_of
 from services.controller.web.forms import redirect
 from services.controller.web.templating import page
-from services.kit.access.requests import proof_of, relay_authorization
+from services.kit.access.web import proof_of, relay_authorization
 
 __all__ = ["ROUTES"]
 

@@ -13,7 +13,7 @@ import httpx
 from litestar.connection import ASGIConnection
 
 from services.controller.errors import Denied, NotThere
-from services.kit.access.requests import relay_authorization
+from services.kit.access.web import relay_authorization
 
 __all__ = ["BillingClient", "Refused", "Unreachable"]
 

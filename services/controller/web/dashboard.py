@@ -30,7 +30,7 @@ from services.controller.web.history import History, Range
 from services.controller.web.live import Patch, Topic
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, page, scope_of
-from services.kit.access.requests import identity_of
+from services.kit.access.web import identity_of
 
 __all__ = ["ROUTES", "dashboard_topic", "Figures", "Glance", "glance"]
 

@@ -25,8 +25,8 @@ from services.controller.web.tasks import ROUTES as TASKS
 from services.controller.web.tasks import task_topic, tasks_topic
 from services.controller.web.templating import serve_asset
 from services.kit.access.access import Access
-from services.kit.access.requests import Proof
 from services.kit.access.rules import Identity
+from services.kit.access.web import Proof
 from services.kit.bus import Bus
 
 __all__ = ["Web", "WEB_ROUTES"]

@@ -18,7 +18,7 @@ from litestar.types import Scope as AsgiScope
 
 from services.controller.web.live import HEARTBEAT, Busy, Channel, Live
 from services.controller.web.scope import Scope
-from services.kit.access.requests import identity_of, proof_of
+from services.kit.access.web import identity_of, proof_of
 
 __all__ = ["live_stream"]
 

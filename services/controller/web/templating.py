@@ -23,8 +23,8 @@ from litestar import Request, Response, get
 from services.controller.web.formats import FILTERS
 from services.controller.web.forms import forget_cookie, read_flash
 from services.controller.web.scope import Scope
-from services.kit.access.requests import ANONYMOUS
 from services.kit.access.rules import Identity, local_identity
+from services.kit.access.web import ANONYMOUS
 
 __all__ = [
     "ASSETS", "ENVIRONMENT", "NAVIGATION", "PAGE_HEADERS", "POLICY", "TERMS", "fragment", "page", "page_text", "scope_of", "serve_asset",

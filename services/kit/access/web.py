@@ -1,4 +1,5 @@
-"""Authentication and authorisation in a litestar application: every request has an identity, every route names the action it needs.
+"""Authentication and authorisation in a litestar application: every request has an identity, every route names the action it needs; and
+what handlers ask: permissions, visible tenants, audit fields.
 
 app = Litestar(handlers, plugins=[AccessPlugin(access)])
 @get("/api/v1/tasks", action="task.read")        # an Action; "anyone": any identity; None: no authentication
@@ -7,6 +8,8 @@ app = Litestar(handlers, plugins=[AccessPlugin(access)])
 from __future__ import annotations
 
 import hmac
+import time
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -22,8 +25,9 @@ from litestar.response import Redirect
 from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
+from bus_schemas.events import ActionTaken
 from services.kit.access.access import Access
-from services.kit.access.errors import CrossSite, Forbidden, Unauthenticated
+from services.kit.access.errors import CrossSite, Forbidden, Hidden, Unauthenticated
 from services.kit.access.headers import (
     SAFE_METHODS,
     address_of,
@@ -34,15 +38,92 @@ from services.kit.access.headers import (
     session_cookie,
     session_cookie_name,
 )
-from services.kit.access.requests import ANONYMOUS, Proof, identity_of, proof_of
-from services.kit.access.rules import ACTIONS, Identity, local_identity, may_at_all
+from services.kit.access.rules import ACTIONS, Action, Identity, local_identity, may_at_all
 from services.kit.access.tokens import RENEW_AFTER_S, Token
 from services.kit.errors import RequestError
 from services.kit.problems import Handlers, refused
 
 __all__ = [
-    "ANYONE", "CSRF_FIELD", "CSRF_HEADER", "HANDLERS", "PUBLIC", "AccessPlugin", "check_form_token", "end_cookie", "session_cookie_header",
+    "ANONYMOUS", "ANYONE", "CSRF_FIELD", "CSRF_HEADER", "HANDLERS", "PUBLIC", "AccessPlugin", "Proof", "audit_record", "check_form_token",
+    "end_cookie", "identity_of", "permit", "proof_of", "relay_authorization", "session_cookie_header", "tenant_filter", "tenant_of",
 ]  # fmt: skip
+
+ANONYMOUS = Identity("", "", "")
+"""An unauthenticated caller of a public route; it has no rights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How an identity was proved; on ``request.auth``."""
+
+    #: ``off`` (no authentication), ``none``, ``key``, ``session``, ``relay``
+    kind: str
+    #: the caller's address
+    source: str = ""
+    #: whether the browser speaks TLS
+    secure: bool = False
+    #: the token that writes of a session's pages must carry; empty unless ``kind`` is ``session``
+    csrf: str = ""
+    #: of the session
+    token: Token | None = None
+
+
+def identity_of(connection: Any) -> Identity:
+    """The caller's identity. Raises RuntimeError where no AccessPlugin is installed: there is no default identity."""
+    found = connection.scope.get("user")
+    if not isinstance(found, Identity):
+        raise RuntimeError("the application has no AccessPlugin")
+    return found
+
+
+def proof_of(connection: Any) -> Proof:
+    found = connection.scope.get("auth")
+    if not isinstance(found, Proof):
+        raise RuntimeError("the application has no AccessPlugin")
+    return found
+
+
+def permit(connection: Any, action: Action, tenant: str | None = None, *, hidden: str = "", field: str = "") -> Identity:
+    """The caller's identity, if it may do ``action`` to something of ``tenant`` (None: to nothing of a tenant's). Else raises Forbidden; or
+    Hidden with the text ``hidden`` (the same as for what does not exist) when it is of another tenant."""
+    asking = identity_of(connection)
+    if asking.may(action, tenant):
+        return asking
+    if hidden and asking.tenant and tenant is not None and tenant != asking.tenant:
+        raise Hidden(hidden)
+    raise Forbidden(f"{asking.role} {asking.name} may not do this ({action})", field)
+
+
+def tenant_filter(connection: Any, action: Action, wanted: str | None = None) -> str | None:
+    """The tenant that a list is restricted to: ``wanted`` or none (None) in the cluster, one's own in a tenant. Raises Forbidden."""
+    asking = identity_of(connection)
+    tenant = wanted if wanted is not None else (asking.tenant or None)
+    if tenant is not None:
+        permit(connection, action, tenant, field="tenant")
+    elif not asking.may(action, ""):
+        raise Forbidden(f"{asking.role} {asking.name} may not do this ({action})")
+    return tenant
+
+
+def tenant_of(connection: Any, action: Action, given: str | None = None, *, default: str = "default") -> str:
+    """The tenant of a new entity: ``given``, else one's own, else ``default``. Raises Forbidden."""
+    tenant = given if given is not None else (identity_of(connection).tenant or default)
+    permit(connection, action, tenant, field="tenant")
+    return tenant
+
+
+def audit_record(connection: Any, action: str, target: str, detail: str = "", *, tenant: str | None = None) -> ActionTaken:
+    """The audit record, to be stored behind the facts of the action. ``tenant``: of the entity (default: the caller's own)."""
+    asking = identity_of(connection)
+    of = asking.tenant if tenant is None else tenant
+    return ActionTaken(time.time_ns(), asking.name, of, action, target, detail, proof_of(connection).source)
+
+
+def relay_authorization(connection: Any) -> str:
+    """The Authorization header with which a service asks another one on behalf of its caller; empty without authentication."""
+    access: Access = connection.app.state.access
+    return f"Bearer {access.write(access.relay(identity_of(connection)))}" if access.on else ""
+
 
 ANYONE: Final = "anyone"
 PUBLIC: Final = "public"

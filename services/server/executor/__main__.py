@@ -18,12 +18,11 @@ from jit.backends import create_engine
 from jit.errors import ToolchainError, UnknownBackend
 from services.kit.log import get_logger, setup_logging
 from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, server_context
-from services.server.executor.cache_port import CachePort
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.loop import Executor
 from services.server.executor.memory import DeviceMemory
-from services.server.executor.model_cache import ModelCache
+from services.server.executor.model_cache import CachePort, ModelCache
 from services.server.executor.staging import Staging
 from services.server.model_cache_door import opens
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings

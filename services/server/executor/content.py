@@ -1,9 +1,13 @@
-"""Content that several sessions hold on one device: equal bytes of one trust domain are stored in one shared block.
+"""Content that several sessions hold on one device: equal bytes of one trust domain are stored in one shared block, which is charged to its
+holders by exact division.
 
 A session that did not opt in has no domain, and nothing of it is ever found here. Names are keyed hashes of (domain, content) under a key
 of this process: they reveal nothing outside a domain, and a look-up never finds content that only other domains hold.
 
 Used by the launching thread (everything that changes) and by the data port's (``have``).
+
+A block of S bytes with n holders is charged S // n to each, and one byte more to the first S mod n of them by name. So charges sum to S at
+every instant, and which session pays the odd byte does not depend on their order of arrival.
 """
 
 from __future__ import annotations
@@ -19,10 +23,54 @@ from blake3 import blake3
 
 from bus_schemas.batch import LIMITS, Upload
 from jit.engine import Shared, Space
-from services.server.executor.charges import Charges
 from services.server.executor.staging import Staging
 
-__all__ = ["SHARE_BYTES_MIN", "ChunkSource", "Content"]
+__all__ = ["SHARE_BYTES_MIN", "Charges", "ChunkSource", "Content", "split"]
+
+
+def split(nbytes: int, holders: Collection[str]) -> dict[str, int]:
+    """What each of ``holders`` (different ones) is charged for a block of ``nbytes``."""
+    if not holders:
+        return {}
+    each, odd = divmod(nbytes, len(holders))
+    return {holder: each + (at < odd) for at, holder in enumerate(sorted(holders))}
+
+
+class Charges:
+    """What every session is charged for shared blocks, in bytes."""
+
+    __slots__ = ("_changed", "_of")
+
+    def __init__(self) -> None:
+        self._of: dict[str, int] = {}
+        self._changed: set[str] = set()
+
+    def move(self, nbytes: int, before: Collection[str], after: Collection[str]) -> None:
+        """A block of ``nbytes`` had the holders ``before`` and has ``after``."""
+        old, new = split(nbytes, before), split(nbytes, after)
+        for holder in old.keys() | new.keys():
+            change = new.get(holder, 0) - old.get(holder, 0)
+            if change:
+                self._changed.add(holder)
+                held = self._of.pop(holder, 0) + change
+                if held:
+                    self._of[holder] = held
+
+    def of(self, session: str) -> int:
+        return self._of.get(session, 0)
+
+    def total(self) -> int:
+        """The sum over all sessions: the bytes of all blocks, each once."""
+        return sum(self._of.values())
+
+    def take_changed(self) -> tuple[str, ...]:
+        """Sessions whose charge was changed since the last call, by name."""
+        if not self._changed:
+            return ()
+        changed = tuple(sorted(self._changed))
+        self._changed.clear()
+        return changed
+
 
 SHARE_BYTES_MIN: Final = LIMITS.inline_bytes_max + 1
 """Smaller buffers are not shared: of a transformer of any size they are less than one percent (docs/dedup.md)."""

@@ -39,8 +39,8 @@ from bus_schemas.dataport import (
     decode_request,
 )
 from bus_schemas.frames import HEAD, frame
-from services.server.executor.cache_port import CachePort
 from services.server.executor.content import Content
+from services.server.executor.model_cache import CachePort
 from services.server.executor.staging import Staging
 
 __all__ = ["DataPort"]

@@ -50,10 +50,8 @@ from services.kit.log import get_logger
 from services.server.executor.content import Content
 from services.server.executor.errors import Awaits, Needs, Refused, SwapAway, SwapCorrupt, SwapFull
 from services.server.executor.programs import Plan
-from services.server.executor.swap.disk import DiskTier
-from services.server.executor.swap.gate import Gate
-from services.server.executor.swap.mover import Job, Mover
-from services.server.executor.swap.store import Kept, SwapStore
+from services.server.executor.swap_mover import Gate, Job, Mover
+from services.server.executor.swap_store import DiskTier, Kept, SwapStore
 from services.server.executor.tenant import Tenant
 from services.server.executor.vram_journal import VramJournal
 from services.server.settings import MemorySettings

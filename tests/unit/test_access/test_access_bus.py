@@ -10,8 +10,7 @@ import pytest
 
 from bus_schemas.events import ActionTaken, UserChanged
 from bus_schemas.subjects import event_subject
-from services.kit.access.access import open_access
-from services.kit.access.bus_state import AccessProjection, shared_secret
+from services.kit.access.access import AccessProjection, open_access, shared_secret
 from services.kit.access.errors import Unauthenticated
 from services.kit.access.view import AccessView
 from services.kit.bus import Bus, connect

@@ -12,11 +12,10 @@ from litestar.testing import TestClient
 
 from bus_schemas.events import ActionTaken, Event, UserChanged
 from services.kit.access.access import Access
-from services.kit.access.requests import audit_record, permit, relay_authorization, tenant_filter, tenant_of
 from services.kit.access.rules import Identity
 from services.kit.access.tokens import RENEW_AFTER_S, SESSION_MAX_S, Token
 from services.kit.access.view import AccessView
-from services.kit.access.web import AccessPlugin, check_form_token
+from services.kit.access.web import AccessPlugin, audit_record, check_form_token, permit, relay_authorization, tenant_filter, tenant_of
 
 SECRET = b"s" * 32
 COOKIE = "wooly_session"

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.kit.access.access import authentication_on, hosts_of
+from services.kit.access.checker import FailureLimits, Rate, address_group
 from services.kit.access.errors import CrossSite, Forbidden, Unauthenticated
 from services.kit.access.headers import address_of, bearer, check_local_host, check_same_site, is_secure, session_cookie
-from services.kit.access.limits import FailureLimits, Rate, address_group
 from services.kit.access.rules import ROLES, SCOPES, Action, Identity, allowed, check_grant, may_at_all, rights
 from services.kit.access.tokens import SESSION_S, Token, make_key, parse_key, read_token, write_token
 from services.kit.errors import SettingError

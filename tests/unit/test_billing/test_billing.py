@@ -7,9 +7,8 @@ import pytest
 
 from billing.errors import BillingRequestError, CorruptSnapshotError, LedgerImbalanceError
 from billing.ledger import Ledger
-from billing.projection import MINUTE_NS, BillingView
+from billing.projection import MINUTE_NS, BillingView, verify
 from billing.report import credit_report, credits_text, report_csv
-from billing.verify import verify
 from bus_schemas.events import DeviceAccounted, Event, GrantRecorded, TariffSet, UsageRecorded
 
 SECOND = 1_000_000_000

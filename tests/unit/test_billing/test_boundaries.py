@@ -8,11 +8,9 @@ import pytest
 from billing.allowance import Lease, Leases, Left, lend, used_up
 from billing.ledger import Ledger
 from billing.periods import DAY_NS, month_bounds
-from billing.projection import MINUTE_NS, BillingView
-from billing.report import credit_report, credits_text, report_csv
-from billing.series import credit_series
+from billing.projection import MINUTE_NS, BillingView, verify
+from billing.report import credit_report, credit_series, credits_text, report_csv
 from billing.statement import statement, statement_csv
-from billing.verify import verify
 from bus_schemas.allowance import EXHAUSTED, GRANTED, WAIT
 from bus_schemas.events import Event, GrantRecorded, SessionOpenedFact, TariffSet, TierSet, UsageRecorded
 

@@ -10,11 +10,10 @@ import pytest
 from billing.errors import BillingRequestError
 from billing.periods import DAY_NS, month_bounds
 from billing.projection import MINUTE_NS, BillingView
-from billing.report import credit_report, csv_cell
-from billing.series import BUCKETS_MAX, credit_series
+from billing.report import BUCKETS_MAX, credit_report, credit_series, csv_cell
 from billing.statement import statement, statement_csv
 from bus_schemas.events import Event, GrantRecorded, SessionClosedFact, SessionOpenedFact, TariffSet, UsageRecorded
-from services.billing.statement_page import statement_page
+from services.billing.routes.statements import statement_page
 
 SECOND = 10**9
 MONTH = "2026-11"

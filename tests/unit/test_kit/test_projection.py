@@ -12,9 +12,8 @@ from bus_schemas.events import ActionTaken, Event, TenantChanged, decode_events
 from bus_schemas.subjects import EVENTS_STREAM, event_subject
 from services.kit.bus import Bus, connect
 from services.kit.errors import Conflict, LogUnreadable
-from services.kit.facts import FactWriter
 from services.kit.nats_server import NatsServer
-from services.kit.projection import Projection
+from services.kit.projection import FactWriter, Projection
 from tests.support.node import DEADLINE_S
 
 ACCESS = event_subject("access", "acme")

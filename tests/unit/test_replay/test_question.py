@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.replay.errors import ReplayError
-from services.replay.question import Question, parse
+from services.replay.question import Question, ReplayError, parse
 
 NS = 10**9
 

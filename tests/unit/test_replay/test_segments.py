@@ -10,8 +10,7 @@ import pytest
 
 from bus_schemas.journal import JournalPart
 from scheduler.dispatch import BatchArrived, Dispatch, Journal, LaunchFinished, SessionOpened, Stimulus
-from services.replay.check import check
-from services.replay.segments import Segment, Segments, segment_of_file
+from services.replay.lanes import Segment, Segments, check, segment_of_file
 
 OFFSET = 10**18
 STIMULI: list[Stimulus] = [

@@ -13,7 +13,7 @@ from scheduler.model import Arrival, DeviceCosts, Tenant, simulate
 from scheduler.vram.state import SessionMemory, VramState
 from services.replay.answers import answer
 from services.replay.question import parse
-from services.replay.timeline import Grid, MemoryUse
+from services.replay.why import Grid, MemoryUse
 
 MS = 1_000_000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.runner.output import Output, boundary
+from services.runner.runs import Output, boundary
 
 
 def everything(output: Output, chunks: list[bytes]) -> tuple[bytes, bytes]:

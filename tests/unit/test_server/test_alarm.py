@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from services.server.alarm import Alarm
+from services.server.dispatch_log import Alarm
 
 
 def test_it_rings_once_at_the_time_set_last() -> None:

@@ -12,8 +12,7 @@ from bus_schemas.allowance import EXHAUSTED, GRANTED, Allowance
 from bus_schemas.batch import Batch, Fault
 from bus_schemas.events import BudgetSet, Event, TariffSet, TierSet, UsageRecorded
 from bus_schemas.terms import TaskTerms
-from services.server.allowance import Allowances
-from services.server.allowance_gate import PATIENCE_NS, Gate, budget_fault
+from services.server.allowance import PATIENCE_NS, Allowances, Gate, budget_fault
 from services.server.meter import INTERVAL_NS, Account, Meter
 from services.server.sessions import Pending, Session, SessionRecord
 

@@ -11,10 +11,9 @@ from blake3 import blake3
 
 from bus_schemas.dataport import Get, Keep, Kept, Listed, Models
 from bus_schemas.model_cache import ModelManifest, ModelTensor, encode_manifest
-from services.server.executor.cache_port import CachePort
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort as NodePort
-from services.server.executor.model_cache import ModelCache
+from services.server.executor.model_cache import CachePort, ModelCache
 from services.server.executor.staging import Staging
 from services.server.model_cache_door import make_door, opens
 from tests.support.node import until

@@ -20,8 +20,7 @@ from services.server.device import Device
 from services.server.dispatch_log import DispatchLog
 from services.server.executor_process import ExecutorProcess
 from services.server.facts import FactLog
-from services.server.journal_stream import JournalStream
-from services.server.program_lane import ProgramLane
+from services.server.journal_stream import JournalStream, ProgramLane
 from services.server.protocol import Command, Execute, Forget, Prepare
 from services.server.sessions import SessionRecord
 from tests.support.executor import batch_of, executor_settings

@@ -14,8 +14,7 @@ from bus_schemas.events import DeviceAccounted, Event, NodeLost, decode_events, 
 from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.bus import connect
 from services.kit.nats_server import NatsServer
-from services.server.facts import FactLog, Progress, _name
-from services.server.journal import JournalFile
+from services.server.facts import FactLog, JournalFile, Progress, _name
 from services.server.meter import Account
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.server.journal import JournalFile
+from services.server.facts import JournalFile
 
 
 def write(path: Path, *bodies: bytes) -> None:

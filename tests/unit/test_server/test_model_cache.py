@@ -12,12 +12,11 @@ from blake3 import blake3
 from bus_schemas.batch import LIMITS
 from bus_schemas.dataport import Denied, Forget, Forgotten, Get, Had, Have, Keep, Kept, Listed, Models
 from bus_schemas.model_cache import ModelManifest, ModelTensor, OpenModelCache, encode_manifest
-from services.server.executor.cache_port import CachePort
 from services.server.executor.content import Content
-from services.server.executor.model_cache import CacheError, ModelCache
+from services.server.executor.model_cache import CacheError, CachePort, ModelCache
 from services.server.executor.staging import Staging
 from services.server.model_cache_door import DOOR_S, answer_open, cache_key, make_door, opens
-from services.server.trust import read_trust
+from services.server.settings import read_trust
 
 MIB = 1 << 20
 

@@ -7,8 +7,7 @@ import pytest
 
 from bus_schemas.batch import Batch
 from bus_schemas.journal import PROGRAM_NAME_BYTES, ProgramUse, decode_uses
-from services.server.journal_stream import Lane
-from services.server.program_lane import ProgramLane
+from services.server.journal_stream import Lane, ProgramLane
 from tests.support.node import Program, increment
 from wis.builder import Builder
 from wis.dtypes import DType

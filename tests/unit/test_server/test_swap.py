@@ -12,10 +12,8 @@ import numpy as np
 import pytest
 
 from services.server.executor.errors import SwapCorrupt, SwapFull
-from services.server.executor.swap.disk import DiskTier
-from services.server.executor.swap.gate import Gate
-from services.server.executor.swap.mover import Job, Mover
-from services.server.executor.swap.store import CHUNK_BYTES, Bytes, Kept, SwapStore
+from services.server.executor.swap_mover import Gate, Job, Mover
+from services.server.executor.swap_store import CHUNK_BYTES, Bytes, DiskTier, Kept, SwapStore
 from tests.support.node import until
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from services.kit.errors import SettingError
-from services.server.trust import read_trust
+from services.server.settings import read_trust
 
 
 def test_tenants_share_with_themselves_alone_unless_declared() -> None:
