@@ -78,8 +78,8 @@ def _open(config: Config) -> Link:
     atexit.register(finish)
     outcome.at_child_end(finish)
     if config.debug:
-        from wooly import verbose
+        from wooly import progress
 
-        verbose.switch_on()
-        return verbose.VerboseLink(session)
+        progress.switch_on()
+        return progress.VerboseLink(session)
     return session

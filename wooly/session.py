@@ -30,8 +30,7 @@ from wooly.errors import ForkError, NodeLostError, ProtocolError, WoolyError, fr
 from wooly.link import Flush, ReadBytes, Ticket
 from wooly.shared.lru import LruDict
 from wooly.transport.batches import BatchEncoder
-from wooly.transport.bus import BusThread, NoAnswer
-from wooly.transport.credentials import bus_credentials
+from wooly.transport.bus import BusThread, NoAnswer, bus_credentials
 from wooly.transport.data_port import DataPort
 from wooly.transport.halt import Halt
 from wooly.transport.opening import open_on_node

@@ -20,8 +20,7 @@ from bus_schemas.session import EndTask, SetPriority
 from bus_schemas.subjects import node_requests
 from services.kit.bus import connect
 from tests.support.plane import GIB, Answer, Plane, wait_until
-from wooly.cli.errors import CommandError
-from wooly.cli.group import app
+from wooly.cli.group import CommandError, app
 from wooly.errors import ApiError
 
 

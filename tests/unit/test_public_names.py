@@ -10,7 +10,7 @@ import pytest
 
 import wooly
 from bus_schemas.session import DeviceInfo, NodeInfo, SessionClosed, SessionOpened
-from wooly import errors, progress, verbose
+from wooly import errors, progress
 from wooly.link import Flush, ReadBytes, Ticket
 
 
@@ -89,7 +89,7 @@ def test_the_verbose_link_passes_everything_through(caplog: pytest.LogCaptureFix
     logger.setLevel(logging.DEBUG)
     try:
         plain = _Link()
-        link = verbose.VerboseLink(plain)
+        link = progress.VerboseLink(plain)
         assert link.wait(link.submit(Flush(n_ops=3, reads=[(1, 0, 2)]))) == [b"\0\0"]
         link.close()
     finally:

@@ -14,9 +14,9 @@ import msgspec
 from bus_schemas import subjects
 from bus_schemas.session import NodeInfo
 from wooly import config as configuration
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
 from wooly.errors import NoServerError
-from wooly.transport.credentials import bus_credentials
+from wooly.transport.bus import bus_credentials
 
 if TYPE_CHECKING:
     from nats.aio.client import Client

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
 from wooly.cli.http import get_json, get_text, send_json
 from wooly.cli.options import billing_flag, json_flag
 from wooly.cli.output import print_json, print_table

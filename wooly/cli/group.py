@@ -11,10 +11,14 @@ from typing import Any, Final
 import click
 
 from wooly import __version__
-from wooly.cli.errors import CommandError
 from wooly.errors import WoolyError
 
-__all__ = ["COMMANDS", "EXIT_ERROR", "app", "main"]
+__all__ = ["COMMANDS", "EXIT_ERROR", "CommandError", "app", "main"]
+
+
+class CommandError(Exception):
+    """The message is one line that says what to do."""
+
 
 EXIT_ERROR: Final = 2
 
@@ -26,14 +30,14 @@ COMMANDS: Final = {
     "server": ("wooly.cli.services", "server", "Run a node's server (for compose files)."),
     "controller": ("wooly.cli.services", "controller", "Run the controller (for compose files)."),
     "runner": ("wooly.cli.services", "runner", "Run submitted scripts on this machine."),
-    "billing": ("wooly.cli.billing", "billing", "Run billing, or verify the bill."),
+    "billing": ("wooly.cli.services", "billing", "Run billing, or verify the bill."),
     "ping": ("wooly.cli.ping", "ping", "Ask every node on the bus for an answer."),
     "top": ("wooly.cli.top", "top", "Watch tasks: priority, share, waits, memory, credits a second."),
     "nodes": ("wooly.cli.reports", "nodes", "List nodes and their GPUs; drain, resume."),
     "tasks": ("wooly.cli.reports", "tasks", "List tasks; cancel, change priority."),
     "groups": ("wooly.cli.reports", "groups", "List groups of nodes: create, edit, delete."),
     "replay": ("wooly.cli.replay", "replay", "Make recorded decisions again, or by another policy."),
-    "why": ("wooly.cli.why", "why", "Show why a task waited, and what ran instead."),
+    "why": ("wooly.cli.replay", "why", "Show why a task waited, and what ran instead."),
     "login": ("wooly.cli.login", "login", "Log in: store an API key for these services."),
     "logout": ("wooly.cli.login", "logout", "Revoke the stored key and forget it."),
     "keys": ("wooly.cli.access", "keys", "API keys: list, create, revoke."),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from wooly import config as configuration
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
 from wooly.errors import ServiceError
 from wooly.rest import Credentials, ask
 

@@ -17,7 +17,7 @@ import click
 
 from wooly import config as configuration
 from wooly import credentials
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
 from wooly.cli.http import send_json
 from wooly.cli.options import controller_flag
 from wooly.rest import Credentials, detail_of, open_url

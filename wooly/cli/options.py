@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from wooly import config as configuration
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
 from wooly.config import KEYS
 
 __all__ = ["config_flags", "given_flags", "nats_flag", "controller_flag", "billing_flag", "json_flag"]

@@ -7,7 +7,7 @@ import msgspec
 
 from wooly import config as configuration
 from wooly.cli.bus import discover
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
 from wooly.cli.options import json_flag, nats_flag
 from wooly.cli.output import bytes_text, print_json, print_table
 

@@ -1,4 +1,6 @@
-"""``wooly replay``: run the journals of nodes again, as they were or under another policy."""
+"""``wooly replay``: run the journals of nodes again, as they were or under another policy. ``wooly why``: why a task waited, which sessions
+ran instead, and under which rule.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,17 @@ import json
 import os
 import subprocess
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import click
 
 from wooly import config as configuration
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
+from wooly.cli.http import get_json
 from wooly.cli.options import json_flag, nats_flag
-from wooly.cli.output import print_json, print_table
+from wooly.cli.output import bytes_text, print_json, print_table
 from wooly.cli.stack import require_server, service_command
 
 __all__ = ["ask", "bounds", "bounds_flags", "duration", "replay"]
@@ -149,3 +154,163 @@ def _whatif_row(line: dict[str, Any]) -> tuple[Any, ...]:
 def duration(ns: int) -> str:
     """Nanoseconds for people."""
     return f"{ns / 1e9:.1f} s" if ns >= 10**10 else f"{ns / 1e6:.2f} ms" if ns < 10**9 else f"{ns / 1e9:.2f} s"
+
+
+_STRETCHES_SHOWN: Final = 4
+_READ_S: Final = 60.0
+"""The controller runs the journal again, which takes seconds."""
+
+
+@click.command()
+@click.argument("task")
+@nats_flag
+@bounds_flags
+@click.option(
+    "--top",
+    type=click.IntRange(0, 1000),
+    default=10,
+    show_default=True,
+    help="How many of its longest waits to show; a controller has 20 at most.",
+)
+@json_flag
+def why(task: str, nats_url: str | None, node: str, from_: str, to: str, files: tuple[str, ...], top: int, as_json: bool) -> None:
+    """Tell why TASK waited: what ran instead, and under which rule.
+
+    TASK is an id, the beginning of one, or a title; on the bus a session too. With CONTROLLER_URL the controller answers, about what is
+    yours; --nats-url, --node, --from, --to and --file read the journals themselves.
+    """
+    which = bounds(node, from_, to, files)
+    arguments = ["why", task, "--top", str(top), *which]
+    config = configuration.load(task=False)
+    if which or nats_url or not config.controller_url:
+        document, _ = ask(arguments, nats_url, bus=not files)
+    else:
+        document = _answer(config, task, top, arguments)
+    if as_json:
+        print_json(document)
+        return
+    show(document)
+
+
+def _answer(config: configuration.Config, task: str, top: int, arguments: list[str]) -> dict[str, Any]:
+    """What the controller says of a task of the caller's own, whatever the key may read on the bus; where it knows none of this name, what
+    the bus says of a task or session. Raises CommandError with what the controller said."""
+    path = f"/api/v1/tasks/{quote(task, safe='')}/waits"
+    try:
+        document: dict[str, Any] = get_json(config.controller_url.rstrip("/"), path, what="controller", timeout_s=_READ_S)
+    except CommandError as refused:
+        if not config.nats_urls:
+            raise
+        try:
+            return ask(arguments, None)[0]
+        except CommandError:
+            raise refused from None
+    document["longest"] = document["longest"][:top]
+    return document
+
+
+def show(document: dict[str, Any]) -> None:
+    """The document in sentences and tables."""
+    for sentence in _sentences(document):
+        click.echo(sentence)
+    rows: list[tuple[Any, ...]]
+    columns: tuple[str, ...] = ("rule", "waited", "times", "it waited because")
+    rows = [(line["rule"], duration(line["ns"]), line["times"], line["meaning"]) for line in document["by_rule"]]
+    _table("\nby rule", columns, rows, ("waited", "times"))
+    columns = ("ran meanwhile", "prio", "waited", "times", "its core time")
+    _table("\nby what ran", columns, [_other_row(line) for line in document["by_other"]], columns[1:])
+    columns = ("program", "operations", "recorded at", "batches", "on the device", "longest", "core time")
+    _table("\nby program", columns, [_program_row(line) for line in document.get("programs", ())], columns[3:])
+    columns = ("batch", "arrived", "waited", "at", "for", "rule", "what ran", "prio", "its core time")
+    rows = [row for batch in document["longest"] for row in _batch_rows(batch)]
+    _table("\nlongest waits", columns, rows, ("waited", "at", "for", "prio", "its core time"))
+    rows = _memory_rows(document["memory"])
+    _table("\nmemory", ("when", "what", "bytes", "waited", "for"), rows, ("bytes", "waited"))
+
+
+def _table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], numbers: tuple[str, ...]) -> None:
+    if rows:
+        click.echo(title)
+        print_table(columns, rows, numbers=numbers, empty="")
+
+
+def _other_row(line: dict[str, Any]) -> tuple[Any, ...]:
+    who = line["text"] or "(none)"
+    return who, _priority(line), duration(line["ns"]), line["times"], duration(line["core_ns"]) if line["session"] else ""
+
+
+def _program_row(line: dict[str, Any]) -> tuple[Any, ...]:
+    operations = "memory, uploads and reads" if line["program"] == "" else ", ".join(line["operations"])
+    times = (duration(line["run_ns"]), duration(line["longest_ns"]), duration(line["core_ns"]))
+    return line["program"] or "-", operations or "not on record", line.get("origin") or "-", line["batches"], *times
+
+
+def _batch_rows(batch: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """A row a stretch; the batch stands before the first. ``at`` counts from its arrival."""
+    arrived = _clock(batch["arrived_ns"])
+    rows = []
+    longest = sorted(batch["stretches"], key=lambda part: part["from_ns"] - part["to_ns"])[:_STRETCHES_SHOWN]
+    for number, part in enumerate(sorted(longest, key=lambda part: int(part["from_ns"]))):
+        head = ("", "", "") if number else (f"{batch['session'][:8]} {batch['seq']}", arrived, duration(batch["waited_ns"]))
+        at, length = duration(part["from_ns"] - batch["arrived_ns"]), duration(part["to_ns"] - part["from_ns"])
+        core = duration(part["core_ns"]) if part["session"] else ""
+        rows.append((*head, at, length, part["rule"], part["text"] or "(none)", _priority(part), core))
+    more = batch["stretches_total"] - len(longest)
+    if more:
+        rest_ns = batch["waited_ns"] - sum(part["to_ns"] - part["from_ns"] for part in longest)
+        rows.append(("", "", "", "", duration(rest_ns), f"+{more} more", "", "", ""))
+    return rows
+
+
+def _memory_rows(memory: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Waits and moves, in the order of time."""
+    rows = []
+    for wait in memory["waits"]:
+        took = duration(wait["to_ns"] - wait["from_ns"]) if wait["to_ns"] >= 0 else "still waits"
+        whom = ", ".join(f"{_short(name)} gave {bytes_text(nbytes)}" for name, nbytes in wait["swapped_out"].items())
+        rows.append((wait["from_ns"], "waited for memory", bytes_text(wait["nbytes"]), took, whom))
+    said = {"out": "swapped out", "in": "brought back", "failed": "swap abandoned"}
+    rows += [(move["at_ns"], said[move["what"]], bytes_text(move["nbytes"]), "", _short(move["for_session"])) for move in memory["moves"]]
+    return [(_clock(row[0]), *row[1:]) for row in sorted(rows)]
+
+
+def _short(session: str) -> str:
+    """The beginning of a session's id; words as they are."""
+    return session if " " in session else session[:8]
+
+
+def _clock(unix_ns: int) -> str:
+    return datetime.fromtimestamp(unix_ns / 1e9, UTC).strftime("%H:%M:%S.%f")[:-3]
+
+
+def _priority(line: dict[str, Any]) -> str:
+    return f"P{line['priority']}" if line["session"] else ""
+
+
+def _sentences(document: dict[str, Any]) -> list[str]:
+    """What a person should know first."""
+    batches, waited_ns, latency_ns = document["batches"], document["waited_ns"], document["latency_ns"]
+    if not batches:
+        return ["no batch of it is on record"]
+    meaning = {line["rule"]: line["meaning"] for line in document["by_rule"]}
+    part = f", {100 * waited_ns // latency_ns} % of the time from their arrival to their end" if latency_ns else ""
+    waited = f"{batches} batches arrived; they waited {_time(waited_ns)} in all{part}"
+    out = [f"{waited}; {document['waited']} waited for a millisecond or longer"]
+    out += [f"{_time(line['ns'])} of it: {line['meaning']}" for line in document["by_rule"][:3]]
+    for line in document["by_other"][:3]:
+        if line["text"]:
+            main = max(line["rules"], key=lambda rule: line["rules"][rule])
+            name = f"{line['text']} ({_priority(line)})" if line["priority"] >= 0 else line["text"]
+            out.append(f"for {_time(line['ns'])} {name} ran meanwhile, mostly because {meaning[main]}")
+    moved = document["memory"]["moves"]
+    if moved:
+        out.append(f"its memory was moved {len(moved)} times, {sum(move['nbytes'] for move in moved) / 1e6:.1f} MB in all")
+    if document["preempted"]:
+        out.append(f"{document['preempted']} of its launches were preempted so that another task could run")
+    if not document["complete"]:
+        out.append("the journal of this time was too long to be read whole: what is shown ends early")
+    return out
+
+
+def _time(ns: int) -> str:
+    return f"{ns / 1e9:.2f} s" if ns >= 10**9 else f"{ns / 1e6:.1f} ms"

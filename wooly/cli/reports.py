@@ -10,7 +10,7 @@ from msgspec import UNSET
 from wooly import config as configuration
 from wooly.api import Client
 from wooly.api.answers import Group
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
 from wooly.cli.http import get_json
 from wooly.cli.options import controller_flag, json_flag
 from wooly.cli.output import bytes_text, print_json, print_table

@@ -15,7 +15,7 @@ import click
 
 from wooly import _autoload, outcome
 from wooly import config as configuration
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
 from wooly.cli.options import config_flags, given_flags
 from wooly.errors import ActivationError, ConfigError, ServiceError
 
@@ -54,7 +54,7 @@ def run(script: str, arguments: tuple[str, ...], embedded: bool, backend: str | 
 
 def _start_stack(flags: dict[str, str], backend: str | None) -> None:
     """A private stack until this process ends; its addresses go into the environment."""
-    from wooly.cli.billing import bill_lines
+    from wooly.cli.services import bill_lines
     from wooly.cli.stack import Stack
 
     click.echo("wooly: starting a private stack ...", err=True)

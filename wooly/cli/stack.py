@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any, Final
 
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
 from wooly.remedies import INSTALL_PLATFORM
 
 __all__ = ["Stack", "missing_server_parts", "require_server", "service_command"]

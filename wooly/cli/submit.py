@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
 from wooly.cli.http import get_json, send_json
 from wooly.cli.options import controller_flag, json_flag
 from wooly.cli.output import print_json

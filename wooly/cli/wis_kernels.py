@@ -1,28 +1,92 @@
-"""``wooly wis compile|run|stats``: kernels from CUDA C++ and PTX, run by the definition on NumPy arrays, and what is known about them."""
+"""``wooly wis compile|run|stats``: kernels from CUDA C++ and PTX, run by the definition on NumPy arrays, and what is known about them; and
+reading the files of ``wooly wis``: programs and modules of kernels, each as text or bytes, recognised by their first characters.
+
+A file of bytes with a program holds msgpack of (b"wis", program bytes, dims bytes or nil); the bare bytes of a program, as the bus carries
+them, are accepted too. A file with kernels holds a module (wis.kernel.module).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import click
+import msgspec
 import numpy as np
 
 from wis.dtypes import DType
-from wis.errors import VerifyError
+from wis.encoding import decode_program
+from wis.errors import DecodeError, ParseError, VerifyError
+from wis.kernel.arguments import check_module
 from wis.kernel.interpret import Launch, Outcome, launch
 from wis.kernel.model import BufferParam, RegType
-from wis.kernel.module import ArgKind, Argument, Entry, Module, encode_module
+from wis.kernel.module import MODULE_VERSION, ArgKind, Argument, Entry, Module, decode_module, encode_module
 from wis.kernel.report import describe_site, describe_trap
+from wis.kernel.text import parse_kernel, parse_module
 from wis.kernel.verify import VerifiedKernel, verify_kernel
-from wooly.cli.errors import CommandError
+from wis.program import Program
+from wis.text import parse_program
+from wooly.cli.group import CommandError
 from wooly.cli.options import json_flag
 from wooly.cli.output import print_json, print_table
-from wooly.cli.wis_files import read_module
 from wooly.errors import CompileError, ToolchainMissing
 
-__all__ = ["COMMANDS"]
+__all__ = ["COMMANDS", "MAGIC", "ProgramFile", "read_file"]
+
+MAGIC: Final = b"wis"
+_SOURCES: Final = (".cu", ".cuh", ".ptx")
+_Container = tuple[bytes, bytes, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFile:
+    program: Program
+    dims: bytes | None
+
+
+def read_file(source: BinaryIO) -> ProgramFile | Module:
+    """What ``source`` holds. Raises CommandError."""
+    data, name = source.read(), str(getattr(source, "name", "-"))
+    if name.endswith(_SOURCES):
+        raise CommandError(f"{name}: this is source code; `wooly wis compile {name}` makes a module of it, for this command to read")
+    try:
+        return _read(data)
+    except (DecodeError, ParseError, UnicodeDecodeError) as error:
+        raise CommandError(f"{name}: {error}") from None
+
+
+def read_module(source: BinaryIO) -> Module:
+    """The module in ``source``. Raises CommandError."""
+    found = read_file(source)
+    if isinstance(found, Module):
+        if findings := check_module(found):
+            raise CommandError(f"{getattr(source, 'name', '-')}: {VerifyError(findings)}")
+        return found
+    raise CommandError(f"{getattr(source, 'name', '-')}: this is a program; kernels are wanted (wooly wis compile makes them)")
+
+
+def _read(data: bytes) -> ProgramFile | Module:
+    try:
+        magic, program, dims = msgspec.msgpack.decode(data, type=_Container)
+        if magic == MAGIC:
+            return ProgramFile(decode_program(program), dims)
+    except msgspec.DecodeError:
+        pass  # not a container: a module, bare bytes, or text
+    head = next((line for line in data.splitlines() if line.strip() and not line.lstrip().startswith(b";")), b"").split()
+    if head[:1] == [b"module"]:
+        return parse_module(data.decode())
+    if head[:1] == [b"kernel"]:
+        kernel = parse_kernel(data.decode())
+        return Module(MODULE_VERSION, (Entry(kernel.name, kernel, ()),))
+    if head[:1] == [b"wis"] or not data:
+        return ProgramFile(*parse_program(data.decode()))
+    try:
+        return decode_module(data)
+    except DecodeError:
+        return ProgramFile(decode_program(data), None)
+
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Dim3 = tuple[int, int, int]

@@ -17,10 +17,10 @@ from wis.kernel.verify import verify_kernel
 from wis.text import print_program
 from wis.verify import verify as check
 from wooly.cli import wis_kernels
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
 from wooly.cli.options import json_flag
 from wooly.cli.output import print_json
-from wooly.cli.wis_files import MAGIC, ProgramFile, read_file
+from wooly.cli.wis_kernels import MAGIC, ProgramFile, read_file
 
 __all__ = ["wis"]
 

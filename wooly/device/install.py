@@ -22,7 +22,7 @@ from wooly.device.backend import BACKEND, OTHER_LAYOUT_KEYS, all_op_names, has_k
 from wooly.device.lowering import COMPOSITES, LOWERINGS
 from wooly.device.recorder import RECORDER
 from wooly.device.schema import Kind, OpInfo, describe, functional_of, overload
-from wooly.device.views import VIEWS, inplace_views, view_kernel
+from wooly.device.tensors import VIEWS, inplace_views, view_kernel
 from wooly.link import Link
 
 __all__ = ["register", "installed", "kernel_names"]

@@ -1,8 +1,11 @@
-"""Virtual tensors: plain ``torch.Tensor`` on the private-use backend whose storage is a handle of a remote buffer.
+"""Virtual tensors: plain ``torch.Tensor`` on the private-use backend whose storage is a handle of a remote buffer; and view operations:
+torch's own metadata code on these storages, which costs no instruction.
 
 A storage's data pointer is ``handle << 20``. Handles are chosen so that the address ranges of live storages never overlap: a buffer
 above 1 MiB takes several handle units. So every view, ``detach``, ``.data`` and saved tensor leads back to the handle; torch's own
 aliasing, version counters and bounds checks hold; and code that compares storage pointers sees distinct memory.
+
+All other views are composites over these six (and over in-place views such as ``squeeze_``, which are listed by their tag).
 """
 
 from __future__ import annotations
@@ -11,17 +14,29 @@ import itertools
 import os
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 import torch
 
 from wis.views import contiguous_strides
-from wooly.device.backend import DEVICE, HANDLE_SHIFT, HAS_SWAP, make_empty, make_storage, set_storage, storage_of
+from wooly.device.backend import (
+    CPU_KEYS,
+    DEVICE,
+    HANDLE_SHIFT,
+    HAS_SWAP,
+    all_op_names,
+    has_kernel,
+    make_empty,
+    make_storage,
+    set_storage,
+    storage_of,
+)
 from wooly.device.memory import MEMORY
+from wooly.device.schema import overload
 from wooly.errors import ForkError
 
-__all__ = ["Buf", "FREED", "new_tensor", "new_handle", "on_first_use", "FORK_MESSAGE"]
+__all__ = ["FORK_MESSAGE", "FREED", "VIEWS", "Buf", "inplace_views", "new_handle", "new_tensor", "on_first_use", "view_kernel"]
 
 FORK_MESSAGE: Final = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"
@@ -107,3 +122,31 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+VIEWS: Final = ("view", "as_strided", "_reshape_alias", "unfold", "view_as_real", "view_as_complex", "is_set_to")
+
+_OWN: Final = frozenset({"resize_", "resize_as_", "set_", "detach_"})
+"""Tagged as in-place views, but they deal with storages: transfer.py has their kernels, or torch needs none."""
+
+
+def view_kernel(op: Any) -> Callable[..., Any]:
+    """A kernel that runs torch's CPU kernel of ``op``, which only handles metadata."""
+    redispatch, keys = op.redispatch, CPU_KEYS
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        return redispatch(keys, *args, **kwargs)
+
+    return kernel
+
+
+def inplace_views() -> list[str]:
+    """Names of the operations that change a tensor's metadata in place."""
+    names = []
+    for name in all_op_names():
+        if not name.startswith("aten::") or name[6:].partition(".")[0] in _OWN or has_kernel(name, "CompositeImplicitAutograd"):
+            continue
+        op = overload(name)
+        if op is not None and torch.Tag.inplace_view in op.tags:
+            names.append(name)
+    return names

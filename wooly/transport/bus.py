@@ -1,4 +1,6 @@
-"""A connection to the bus on a thread of its own: an event loop, one NATS client, calls from the script's threads."""
+"""A connection to the bus on a thread of its own: an event loop, one NATS client, calls from the script's threads; and the client's
+credentials for the bus and the data port, from its configuration.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,38 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from bus_schemas import subjects
+from bus_schemas.subjects import LOCAL
 from wooly import progress
-from wooly.errors import NoServerError
-from wooly.shared.credentials import BusCredentials
+from wooly.config import Config
+from wooly.errors import ConfigError, NoServerError
+from wooly.shared.credentials import BusCredentials, is_encrypted, plain_hosts
 from wooly.shared.nats_client import NotAdmitted, ReconnectingClient, connect
+from wooly.shared.tls import client_context, is_loopback
 
-__all__ = ["BusThread", "NoAnswer"]
+__all__ = ["BusThread", "NoAnswer", "bus_credentials"]
+
+
+def bus_credentials(config: Config, urls: Sequence[str] = ()) -> BusCredentials:
+    """For the bus at ``urls`` (the configuration's unless given). Raises ConfigError when the key would travel in plain text, or the
+    certificates cannot be read."""
+    servers = urls or config.nats_urls
+    try:
+        encrypted = is_encrypted(servers)
+    except ValueError as error:
+        raise ConfigError(f"WOOLY_NATS_URL: {error}") from None
+    outside = [host for host in plain_hosts(servers) if not is_loopback(host)]
+    if config.api_key and outside and not config.insecure:
+        raise ConfigError(
+            f"WOOLY_NATS_URL: the API key is not sent to {outside[0]} in plain text; write tls://{outside[0]}, or set WOOLY_INSECURE=1 "
+            "in a private network"
+        )
+    _, _, rest = config.api_key.partition("_")
+    key, _, secret = rest.partition("_")
+    try:
+        return BusCredentials(key or LOCAL, secret, tls=client_context(config.tls_ca) if encrypted else None)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
 
 _CONNECT_S: Final = 6.0
 _AUTHORIZATION: Final = "authorization violation"

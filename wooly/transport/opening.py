@@ -1,23 +1,203 @@
-"""Finding a node and opening a session on it."""
+"""Finding a node and opening a session on it: directly on the bus, or placed by the controller: submit a task, poll while it is queued,
+withdraw it when the script leaves.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import secrets
+import threading
 import time
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from bus_schemas import subjects
 from bus_schemas.session import NodeInfo, OpenSession, SessionOpened
 from bus_schemas.terms import TaskTerms
+from wooly import outcome, progress
 from wooly.config import Config
-from wooly.errors import ConfigError, NoServerError, ProtocolError, from_fault
-from wooly.transport import controller
+from wooly.errors import ApiError, ConfigError, NoServerError, PlacementError, ProtocolError, TaskCancelledError, from_fault
 from wooly.transport.bus import BusThread, NoAnswer
-from wooly.transport.controller import Place
+
+if TYPE_CHECKING:
+    from wooly.api import Client
+    from wooly.api.answers import Task, Waiting
 
 __all__ = ["discover", "open_on_node"]
+
+_TIMEOUT_S: Final = 8.0
+_POLL_S: Final = 0.5
+_EXPLAIN_S: Final = 1.0
+_EXPLAIN_MAX_S: Final = 5.0
+_AWAY_MAX_S: Final = 60.0
+"""Time without an answer of the controller after which a waiting script gives up."""
+_MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the task goes, and what its sessions ask the node for."""
+
+    node: str
+    #: indices of devices of the node, in the order of the script's
+    gpus: tuple[int, ...]
+    terms: TaskTerms
+
+
+_places: dict[tuple[int, Config], tuple[Place, set[int]]] = {}
+_lock: Final = threading.Lock()
+
+
+def place_for(config: Config, title: str, device: int) -> Place:
+    """The place of this process's task, for its device ``device``: one task serves all devices of a script, each once.
+
+    Raises what ``ask`` does."""
+    key = (os.getpid(), config)
+    with _lock:
+        known = _places.get(key)
+        if known is None or device in known[1]:  # the device's session ended, and the task with it
+            known = _places[key] = (ask(config, title), set())
+        known[1].add(device)
+        return known[0]
+
+
+def ask(config: Config, title: str) -> Place:
+    """Submit a task, or take up the one that WOOLY_TASK_ID names, wait for room if it queues, and return its place.
+
+    Raises PlacementError with the controller's reason, TaskCancelledError when the task is cancelled while it waits, ConfigError.
+    """
+    from wooly.api import Client  # only with a controller
+
+    client = Client(config.controller_url, api_key=config.api_key, ca=config.tls_ca, insecure=config.insecure, timeout_s=_TIMEOUT_S)
+    task = _get(client, config.task_id) if config.task_id else _submit(client, config, title)
+    if task.node is None and task.state == "queued":
+        task = _wait(client, task, own=not config.task_id)
+    return _place(task, config.tenant, title)
+
+
+def _place(task: Task, tenant: str, title: str) -> Place:
+    """Raises PlacementError when the task is over."""
+    if task.state == "cancelled":
+        raise TaskCancelledError(f"task {task.id} was {task.reason or 'cancelled'}")
+    if task.state not in ("queued", "started") or task.node is None:
+        raise PlacementError(f"task {task.id} is {task.state}{f': {task.reason}' if task.reason else ''}; submit a new one")
+    terms = TaskTerms(
+        tenant=tenant,
+        task=task.id,
+        title=title,
+        priority=task.priority,
+        vram_bytes=0 if task.vram_grows else task.required_vram_mb * _MIB,
+        exclusive=task.gpu_mode == "Exclusive",
+        swap=not task.noswap,
+        weight=task.weight,
+        sla_ms_p99=task.sla_ms_p99,
+        pace_percent=task.pace_percent,
+    )
+    return Place(task.node, tuple(task.gpus) or (0,), terms)
+
+
+def _wait(client: Client, task: Task, *, own: bool) -> Task:
+    """Poll until the task is placed or over, and say why it waits. ``own``: this script submitted it, so leaving withdraws it."""
+    began_s = answered_s = time.monotonic()
+    explain_s, pause_s = began_s, _EXPLAIN_S
+    outcome.watch()
+    with progress.WaitingLine() as line:
+
+        def leave(*_: object) -> None:
+            line.left(task.id, withdrawn=own and _withdraw(client, task.id))
+
+        stay = outcome.on_kill(leave)
+        try:
+            while task.node is None and task.state == "queued":
+                now_s = time.monotonic()
+                try:
+                    if now_s >= explain_s:
+                        explain_s, pause_s = now_s + pause_s, min(pause_s * 1.5, _EXPLAIN_MAX_S)
+                        line.show(_why_waiting(client, task.id), now_s - began_s)
+                    time.sleep(_POLL_S)
+                    task = _get(client, task.id)
+                    answered_s = time.monotonic()
+                except _Unreachable:
+                    if time.monotonic() - answered_s > _AWAY_MAX_S:
+                        raise
+                    line.show(None, time.monotonic() - began_s)
+        except BaseException:  # Ctrl-C above all: the place in the queue is given back
+            leave()
+            raise
+        finally:
+            stay()
+    return task
+
+
+class _Unreachable(PlacementError):
+    """The controller does not answer now; it may later."""
+
+
+def _submit(client: Client, config: Config, title: str) -> Task:
+    says_tenant = "WOOLY_TENANT" in config.origin or not config.api_key  # else the key determines it
+    with _errors("refused the task"):
+        return client.submit(
+            config.required_vram_mb,
+            tenant=config.tenant if says_tenant else None,
+            priority=config.prio,
+            gpu_count=config.device_count,
+            gpu_mode="Exclusive" if config.gpu_mode == "Exclusive" else "Shared",
+            groups=config.controller_node_group_ids,
+            noswap=not config.swap_from_vram,
+            title=title,
+            queue=config.queue,
+            weight=config.weight,
+            sla_ms_p99=config.sla_ms_p99,
+            pace_percent=config.pace_percent,
+        )
+
+
+def _get(client: Client, task: str) -> Task:
+    with _errors("does not show the task"):
+        return client.task(task)
+
+
+def _why_waiting(client: Client, task: str) -> Waiting | None:
+    """None once it does not wait any more."""
+    try:
+        with _errors("does not show the task"):
+            return client.waiting(task)
+    except _Unreachable:
+        raise
+    except PlacementError:
+        return None
+
+
+def _withdraw(client: Client, task: str) -> bool:
+    """Cancel the task; whether that worked."""
+    try:
+        with _errors("does not cancel the task"):
+            client.cancel(task)
+    except PlacementError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _errors(failing: str) -> Iterator[None]:
+    """Turn the errors of a request into PlacementError, with what to do."""
+    try:
+        yield
+    except ApiError as error:
+        advice = "; `wooly login` stores a key that is good" if error.status == 401 else ""
+        if error.kind == "no-placement":
+            advice = "; WOOLY_QUEUE=1, or `wooly run --queue`, waits for a place"
+        kind = _Unreachable if error.status >= 500 else PlacementError
+        raise kind(f"the controller {failing}: {error.detail}{advice}") from None
+    except NoServerError as error:
+        raise _Unreachable(f"{error} (CONTROLLER_URL)") from None
+    except ProtocolError as error:
+        raise PlacementError(f"{error} (CONTROLLER_URL)") from None
+
 
 _DISCOVER_S: Final = 5.0
 _OPEN_S: Final = 4.0
@@ -46,7 +226,7 @@ def discover(bus: BusThread, deadline_s: float = _DISCOVER_S) -> NodeInfo:
 
 def open_on_node(bus: BusThread, config: Config, title: str, device: int, traceparent: str = "") -> SessionOpened:
     """Open a session for the script's device ``device``, in this trace; the node's answer. Raises what ``open_session`` raises."""
-    place = controller.place_for(config, title, device) if config.controller_url else _own_choice(bus, config, title)
+    place = place_for(config, title, device) if config.controller_url else _own_choice(bus, config, title)
     node, gpus = place.node, place.gpus
     if not 0 <= device < len(gpus):
         raise ConfigError(f"device {device} does not exist: this task has {len(gpus)} (GPU_COUNT, GPUS)")

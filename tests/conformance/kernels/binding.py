@@ -16,7 +16,7 @@ from wis.frontends.ptx import import_ptx
 from wis.kernel.model import Math
 from wis.kernel.module import ArgKind, Argument, Entry, Module
 from wis.kernel.verify import VerifiedKernel, verify_kernel
-from wooly.kernels.nvrtc import compile_to_ptx
+from wooly.kernels.build import compile_to_ptx
 
 __all__ = ["Memory", "Prepared", "Bound", "build", "build_source", "bind"]
 

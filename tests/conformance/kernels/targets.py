@@ -9,7 +9,7 @@ from jit.kernels.launch import CHECKED
 from tests.conformance.kernels.binding import build
 from tests.golden.cuda.case import Case
 from wooly.errors import CompileError
-from wooly.kernels.nvrtc import compile_to_ptx
+from wooly.kernels.build import compile_to_ptx
 
 __all__ = ["TARGETS", "source_fault", "emitted_fault"]
 

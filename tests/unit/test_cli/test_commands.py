@@ -12,8 +12,7 @@ import pytest
 from tests.support.command import Wooly
 from wooly import __version__
 from wooly.cli import stack
-from wooly.cli.errors import CommandError
-from wooly.cli.group import COMMANDS
+from wooly.cli.group import COMMANDS, CommandError
 from wooly.cli.output import bytes_text
 from wooly.progress import credits_text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wooly.cli.credits import micro_of
-from wooly.cli.errors import CommandError
+from wooly.cli.group import CommandError
 
 
 @pytest.mark.parametrize(("text", "micro"), [("100", 100_000_000), ("0.25", 250_000), ("-0.000001", -1), ("1e3", 10**9), ("0", 0)])

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from wooly.cli.errors import CommandError
-from wooly.cli.model_files import DTYPES, model_files, read_tensors
+from wooly.cli.group import CommandError
+from wooly.cli.model_cache import DTYPES, model_files, read_tensors
 
 KINDS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)
 

@@ -19,7 +19,7 @@ from bus_schemas.telemetry import RunningSession, Telemetry, encode_telemetry
 from services.kit.nats_server import NatsServer
 from tests.support.command import Wooly
 from wooly.cli.output import columns_within
-from wooly.cli.top_rows import COLUMNS, OPTIONAL, Prices, device_line, session_json, session_row, sessions
+from wooly.cli.top import COLUMNS, OPTIONAL, Prices, device_line, session_json, session_row, sessions
 
 GIB = 1 << 30
 SERVE = RunningSession(

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wooly.device.infer import RULES, known
 from wooly.device.schema import describe, overload
-from wooly.device.shapes import RULES, known
 
 SIZES = st.lists(st.integers(0, 3), min_size=0, max_size=3)
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.complex64])

@@ -15,7 +15,7 @@ import torch
 from wooly.config import HIDE_LOCAL, Config
 from wooly.device.face import checks
 from wooly.errors import ActivationError, UnsupportedTorch
-from wooly.torch_support import check_version
+from wooly.remedies import check_version
 
 
 def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:

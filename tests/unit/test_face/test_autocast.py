@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.support.device import same
-from wooly.device.face import autocast_ops
+from wooly.device.face import autocast
 
 CUDA = "cuda"
 
@@ -34,15 +34,15 @@ def header_list(name: str) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("name", "ours"),
     [
-        ("AT_FORALL_LOWER_PRECISION_FP", autocast_ops.LOWER_PRECISION),
-        ("AT_FORALL_FP32", autocast_ops.FP32),
-        ("AT_FORALL_FP32_SET_OPT_DTYPE", autocast_ops.FP32_SET_OPT_DTYPE),
-        ("AT_FORALL_PROMOTE", autocast_ops.PROMOTE),
+        ("AT_FORALL_LOWER_PRECISION_FP", autocast.LOWER_PRECISION),
+        ("AT_FORALL_FP32", autocast.FP32),
+        ("AT_FORALL_FP32_SET_OPT_DTYPE", autocast.FP32_SET_OPT_DTYPE),
+        ("AT_FORALL_PROMOTE", autocast.PROMOTE),
     ],
 )
 def test_the_lists_are_torchs(name: str, ours: tuple[str, ...]) -> None:
     # Other versions may add operators; whatever one of them lists, we must treat.
-    missing = set(header_list(name)) - set(ours) - set(autocast_ops.FP32_SET_OPT_DTYPE_NAMED)
+    missing = set(header_list(name)) - set(ours) - set(autocast.FP32_SET_OPT_DTYPE_NAMED)
     assert not missing
     if torch.__version__.startswith("2.13"):
         assert set(header_list(name)) == set(ours) and len(set(ours)) == len(ours)

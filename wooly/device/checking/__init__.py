@@ -16,7 +16,7 @@ from typing import Any, Final
 import torch
 
 from wooly import progress
-from wooly.device.checking import places
+from wooly.device.checking import report
 from wooly.device.checking.call import CheckedCall, CheckedView
 from wooly.device.checking.report import REPORT
 from wooly.device.schema import describe, overload
@@ -40,7 +40,7 @@ class Checked:
 
 def switch_on(folder: str = "") -> Callable[[Any], Checked]:
     """What wraps the library of kernels. Scripts go to ``folder``, else to the working directory."""
-    places.keep_forward_lines()
+    report.keep_forward_lines()
     atexit.register(lambda: progress.checked(REPORT.summary()))
     REPORT.open(Path(folder) if folder else Path.cwd())
     return Checked

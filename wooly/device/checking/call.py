@@ -15,7 +15,7 @@ import torch
 
 from wooly.device import fallback, random
 from wooly.device.backend import cpu_generator, is_ours
-from wooly.device.checking import places, rules, script
+from wooly.device.checking import report, rules, script
 from wooly.device.checking.report import REPORT
 from wooly.device.checking.snapshot import Snapshot, tensors_in
 from wooly.device.recorder import RECORDER
@@ -247,7 +247,7 @@ class CheckedCall:
         return named | {"op": self.info.name}
 
     def _failed(self, found: str, comparison: str, functions: Sequence[Any] = ()) -> CheckFailed:
-        place = places.place()
+        place = report.place()
         text = "\n  ".join(
             [
                 f"{self.info.name} on the device differs from the CPU.",

@@ -6,7 +6,6 @@ alone runs at every draw.
 
 from wooly.device.checks.arguments import arguments, distribution
 from wooly.device.checks.element_types import castable, dtypes, refuses_dtypes
-from wooly.device.checks.names import tensors_of
 from wooly.device.checks.places import (
     CPU_INDEX_OPS,
     SELF_OVERLAP,
@@ -17,6 +16,7 @@ from wooly.device.checks.places import (
     overlap,
     repeats,
     same_shape,
+    tensors_of,
 )
 
 __all__ = [

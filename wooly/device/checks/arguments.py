@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from wooly.device.checks.names import title
+from wooly.device.checks.places import title
 from wooly.device.schema import OpInfo
 
 _Rule = Callable[[dict[str, Any]], None]

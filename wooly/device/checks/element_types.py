@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from wooly.device.checks.arguments import arguments
-from wooly.device.checks.names import tensors_of, title
+from wooly.device.checks.places import tensors_of, title
 from wooly.device.infer import Unknown, infer
 from wooly.device.schema import OpInfo
 

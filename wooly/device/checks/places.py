@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import torch
 
 from wis.views import broadcast_shapes
 from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, raw_device
-from wooly.device.checks.names import tensors_of, title
 from wooly.device.schema import Kind, OpInfo
 
-__all__ = ["CPU_INDEX_OPS", "SELF_OVERLAP", "devices", "indices", "is_dense", "may_be_cpu_indices", "overlap", "repeats", "same_shape"]
+__all__ = [
+    "CPU_INDEX_OPS", "SELF_OVERLAP", "devices", "indices", "is_dense", "may_be_cpu_indices", "overlap", "repeats", "same_shape",
+    "tensors_of", "title",
+]  # fmt: skip
+
+
+def tensors_of(values: Sequence[Any]) -> Iterator[tuple[int, torch.Tensor]]:
+    """(argument index, tensor) for every tensor among ``values``, lists included."""
+    for i, value in enumerate(values):
+        if isinstance(value, torch.Tensor):
+            yield i, value
+        elif isinstance(value, list | tuple):
+            for item in value:
+                if isinstance(item, torch.Tensor):
+                    yield i, item
+
+
+_TITLES: Final = {
+    torch.bool: "Bool",
+    torch.uint8: "Byte",
+    torch.int8: "Char",
+    torch.int16: "Short",
+    torch.int32: "Int",
+    torch.int64: "Long",
+    torch.float16: "Half",
+    torch.bfloat16: "BFloat16",
+    torch.float32: "Float",
+    torch.float64: "Double",
+    torch.complex64: "ComplexFloat",
+    torch.complex128: "ComplexDouble",
+}
+
+
+def title(dtype: torch.dtype) -> str:
+    """The type's name in torch's error texts."""
+    return _TITLES.get(dtype, str(dtype))
+
 
 CPU_INDEX_OPS: Final = frozenset(
     {"index", "index_put", "index_put_", "_index_put_impl", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}

@@ -1,31 +1,13 @@
-"""The face of the device: makes torch present the private-use backend to Python as ``cuda``, one module for each part of torch."""
+"""The face of the device: makes torch present the private-use backend to Python as ``cuda``."""
 
 from __future__ import annotations
 
 import torch
 
 from wooly import errors
-from wooly.device.face import (
-    accelerator,
-    autocast,
-    bindings,
-    comm,
-    compiled,
-    cuda,
-    devices,
-    factories,
-    foreign,
-    generators,
-    guard,
-    legacy,
-    rnn,
-    storages,
-    streams,
-    switches,
-    tensors,
-)
-from wooly.device.face.accelerator import backend_module
+from wooly.device.face import autocast, bindings, cuda, devices, factories, foreign, generators, guard, storages, streams, switches, tensors
 from wooly.device.face.api import Face, RecorderApi
+from wooly.device.face.cuda import backend_module
 
 __all__ = ["RecorderApi", "backend_module", "patch"]
 
@@ -57,8 +39,9 @@ def patch(api: RecorderApi, device_count: int = 1) -> None:
     errors.present(errors.DeviceAssertError, _DeviceAssert)
     errors.present(errors.OutOfFuelError, _OutOfFuel)
     guard.lend()
-    for part in (
-        bindings, cuda, comm, streams, generators, accelerator, legacy, tensors, storages, foreign, factories, autocast, rnn, switches,
-        compiled,
+    for put_on in (
+        bindings.patch, cuda.patch, bindings.patch_comm, streams.patch, generators.patch, cuda.patch_accelerator, tensors.patch_legacy,
+        tensors.patch, storages.patch, foreign.patch, factories.patch, autocast.patch, switches.patch_recurrent, switches.patch,
+        cuda.patch_compiler,
     ):  # fmt: skip
-        part.patch(face)
+        put_on(face)

@@ -1,6 +1,9 @@
-"""Autocast: ``torch.autocast("cuda")`` switches our backend's, with CUDA's operator lists.
+"""Autocast: ``torch.autocast("cuda")`` switches our backend's, with CUDA's operator lists, from ATen/autocast_mode.h (torch 2.13), as
+``name`` or ``name.overload``.
 
 torch's own CUDA autocast kernels recognise CUDA tensors in C++, which ours are not, so the same rules are registered for our key.
+
+A test compares them with the header of the installed torch.
 """
 
 from __future__ import annotations
@@ -13,10 +16,63 @@ import torch
 from torch import Tensor
 
 from wooly.device.backend import BACKEND, SHOWN, is_ours
-from wooly.device.face import autocast_ops
 from wooly.device.face.api import Face, put, wrapping
 
-__all__ = ["patch"]
+__all__ = ["FP32", "FP32_SET_OPT_DTYPE", "FP32_SET_OPT_DTYPE_NAMED", "LOWER_PRECISION", "PROMOTE", "patch"]
+
+LOWER_PRECISION: Final = tuple(
+    """
+    _convolution.deprecated _convolution conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input
+    convolution prelu addmm addmv addr matmul einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot
+    _thnn_fused_lstm_cell _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention
+    scaled_dot_product_attention
+    """.split()
+)
+"""Run in the autocast type (float16 or bfloat16)."""
+
+FP32: Final = tuple(
+    """
+    acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar
+    softplus layer_norm native_layer_norm rms_norm group_norm frobenius_norm.dim nuclear_norm nuclear_norm.dim cosine_similarity
+    poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss huber_loss mse_loss
+    margin_ranking_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits
+    dist pdist cdist renorm logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d _upsample_nearest_exact2d
+    upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d
+    upsample_bicubic2d _upsample_bicubic2d_aa
+    """.split()
+)
+"""Run in float32."""
+
+FP32_SET_OPT_DTYPE: Final = tuple(
+    """
+    prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm linalg_matrix_norm linalg_matrix_norm.str_ord
+    sum sum.dim_IntList
+    """.split()
+)
+"""Given ``dtype=float32`` unless the caller chose one; the operator casts."""
+
+FP32_SET_OPT_DTYPE_NAMED: Final = tuple(
+    "cumprod.dimname cumsum.dimname log_softmax.Dimname prod.dim_Dimname softmax.Dimname sum.dim_DimnameList".split()
+)
+"""The same for dimensions by name, which older versions list too."""
+
+FP32_APPEND_DTYPE: Final = {"norm.Scalar": "norm.ScalarOpt_dtype", "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}
+"""Replaced by the overload that takes a dtype, with float32."""
+
+PROMOTE: Final = tuple("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split())
+"""Run in the widest type among the arguments."""
+
+BANNED: Final = {
+    "binary_cross_entropy": (
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.\n"
+        "Many models use a sigmoid layer right before the binary cross entropy layer.\n"
+        "In this case, combine the two layers using torch.nn.functional.binary_cross_entropy_with_logits\n"
+        "or torch.nn.BCEWithLogitsLoss.  binary_cross_entropy_with_logits and BCEWithLogits are\n"
+        "safe to autocast."
+    )
+}
+"""Refused, and what CUDA says."""
+
 
 _KEY: Final = "AutocastPrivateUse1"
 _KEYS: Final = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _KEY))
@@ -80,12 +136,12 @@ def _register() -> None:
     everything.fallback(torch.library.fallthrough_kernel, _KEY)
     _libraries.extend((everything, library))
     makers: tuple[tuple[tuple[str, ...], Callable[[Any], Callable[..., Any]]], ...] = (
-        (autocast_ops.LOWER_PRECISION, _lower_precision),
-        (autocast_ops.FP32, _fp32),
-        (autocast_ops.FP32_SET_OPT_DTYPE + autocast_ops.FP32_SET_OPT_DTYPE_NAMED, _fp32_set_opt_dtype),
-        (tuple(autocast_ops.FP32_APPEND_DTYPE), _fp32_append_dtype),
-        (autocast_ops.PROMOTE, _promote),
-        (tuple(autocast_ops.BANNED), _banned),
+        (LOWER_PRECISION, _lower_precision),
+        (FP32, _fp32),
+        (FP32_SET_OPT_DTYPE + FP32_SET_OPT_DTYPE_NAMED, _fp32_set_opt_dtype),
+        (tuple(FP32_APPEND_DTYPE), _fp32_append_dtype),
+        (PROMOTE, _promote),
+        (tuple(BANNED), _banned),
     )
     for names, make in makers:
         for name in names:
@@ -177,7 +233,7 @@ def _fp32_set_opt_dtype(op: Any) -> Callable[..., Any]:
 
 def _fp32_append_dtype(op: Any) -> Callable[..., Any]:
     name = op._schema.name.removeprefix("aten::")
-    wider = _overload(autocast_ops.FP32_APPEND_DTYPE[f"{name}.{op._schema.overload_name}"])
+    wider = _overload(FP32_APPEND_DTYPE[f"{name}.{op._schema.overload_name}"])
     parameters = [argument.name for argument in op._schema.arguments]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -201,7 +257,7 @@ def _promote(op: Any) -> Callable[..., Any]:
 
 
 def _banned(op: Any) -> Callable[..., Any]:
-    message = autocast_ops.BANNED[op._schema.name.removeprefix("aten::")]
+    message = BANNED[op._schema.name.removeprefix("aten::")]
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(message)

@@ -1,21 +1,23 @@
-"""The C functions below torch.cuda (``torch._C._cuda_*``), answered for the remote device; the rest refuse.
+"""The C functions below torch.cuda (``torch._C._cuda_*``), answered for the remote device; the rest refuse. Those below torch.cuda.comm,
+for one device: what nn.DataParallel calls when it has nothing to spread.
 
 On a CPU build none of these names exist; on a CUDA build the real ones would answer "no driver".
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 import torch
+from torch import Tensor
 
 from wooly.device.face import memory
 from wooly.device.face.api import Face, put
-from wooly.device.face.devices import count, index_of, no_devices
+from wooly.device.face.devices import count, index_of, no_devices, ours
 from wooly.errors import ForkError
 
-__all__ = ["ARCHITECTURE", "CUDA_VERSION", "patch", "in_bad_fork", "current_device"]
+__all__ = ["ARCHITECTURE", "CUDA_VERSION", "current_device", "in_bad_fork", "patch"]
 
 ARCHITECTURE: Final = "sm_80"
 """The architecture reported to programs that choose by it: bfloat16 and TF32, nothing that needs newer hardware."""
@@ -177,3 +179,46 @@ def _settings() -> dict[str, Callable[..., Any]]:
         made[f"_cuda_set_{name}"] = setter(name)
         made[f"_cuda_get_{name}"] = getter(name)
     return made
+
+
+def _to(tensor: Tensor, index: Any) -> Tensor:
+    return tensor.to(ours(index_of(index)))
+
+
+def _scatter(
+    tensor: Tensor, devices: Sequence[int], chunk_sizes: Sequence[int] | None, dim: int, streams: Any = None
+) -> tuple[Tensor, ...]:
+    chunks = tensor.split_with_sizes(list(chunk_sizes), dim) if chunk_sizes else tensor.chunk(len(devices), dim)
+    return tuple(_to(chunk, device) for chunk, device in zip(chunks, devices, strict=False))
+
+
+def _gather(tensors: Sequence[Tensor], dim: int, destination: int | None) -> Tensor:
+    joined = torch.cat(list(tensors), dim)
+    return joined.cpu() if destination == -1 else _to(joined, destination)
+
+
+def _broadcast(tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
+    return [_to(tensor, device) for device in devices]
+
+
+def _broadcast_coalesced(tensors: Sequence[Tensor], devices: Sequence[int], buffer_size: int) -> list[list[Tensor]]:
+    return [[_to(tensor, device) for tensor in tensors] for device in devices]
+
+
+def _broadcast_out(tensor: Tensor, outs: Sequence[Tensor]) -> list[Tensor]:
+    return [out.copy_(tensor) for out in outs]
+
+
+def _scatter_out(tensor: Tensor, outs: Sequence[Tensor], dim: int, streams: Any = None) -> list[Tensor]:
+    chunks = tensor.split_with_sizes([out.size(dim) for out in outs], dim)
+    return [out.copy_(chunk) for out, chunk in zip(outs, chunks, strict=True)]
+
+
+def _gather_out(tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
+    return out.copy_(torch.cat(list(tensors), dim))
+
+
+def patch_comm(face: Face) -> None:
+    """Put them in place."""
+    for function in (_scatter, _gather, _broadcast, _broadcast_coalesced, _broadcast_out, _scatter_out, _gather_out):
+        put(torch._C, function.__name__, function)

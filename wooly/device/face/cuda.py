@@ -1,18 +1,24 @@
-"""torch.cuda: availability, properties, random states, and the few of its Python functions that cannot stay torch's own."""
+"""torch.cuda: availability, properties, random states, the few of its Python functions that cannot stay torch's own, and
+``torch.cuda._compile_kernel``, torch's own way to a CUDA C++ kernel. torch.accelerator and the module of our backend's own name
+(``torch.wooly``) give the answers of torch.cuda.
+"""
 
 from __future__ import annotations
 
 import uuid
-from types import SimpleNamespace
+from collections import OrderedDict
+from collections.abc import Sequence
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final, NoReturn
 
 import torch
 
+from wooly.device.backend import BACKEND
 from wooly.device.face import bindings, memory
-from wooly.device.face.api import Face, put, put_all
+from wooly.device.face.api import Face, put, put_all, wrapping
 from wooly.device.face.devices import count, index_of, no_devices
 
-__all__ = ["NAME_SUFFIX", "DeviceProperties", "patch"]
+__all__ = ["NAME_SUFFIX", "DeviceProperties", "backend_module", "patch"]
 
 NAME_SUFFIX: Final = " (WOOLY)"
 """The end of every device name we report."""
@@ -168,3 +174,102 @@ def _nvtx() -> None:
         "mark": lambda msg: None,
     }
     put_all((nvtx,), values)
+
+
+def patch_accelerator(face: Face) -> None:
+    """Point torch.accelerator at torch.cuda (which has its face on)."""
+    cuda: Any = torch.cuda
+    module: Any = torch.accelerator
+
+    def current_accelerator(check_available: bool = False) -> torch.device:
+        return torch.device("cuda")
+
+    def memory_stats(device_index: Any = None, /) -> OrderedDict[str, Any]:
+        return OrderedDict(cuda.memory_stats(device_index))
+
+    def get_device_capability(device: Any = None, /) -> dict[str, Any]:
+        cuda._get_device_index(device, optional=True)
+        return {"supported_dtypes": {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int64, torch.bool}}
+
+    values: dict[str, Any] = {
+        "current_accelerator": current_accelerator,
+        "current_device_index": cuda.current_device,
+        "current_device_idx": cuda.current_device,
+        "set_device_index": cuda.set_device,
+        "set_device_idx": cuda.set_device,
+        "device_index": cuda.device,
+        "get_device_capability": get_device_capability,
+        "memory_stats": memory_stats,
+        "empty_host_cache": lambda: None,
+        "get_memory_info": cuda.mem_get_info,
+    }
+    for name in (
+        "current_stream",
+        "set_stream",
+        "synchronize",
+        "empty_cache",
+        "memory_allocated",
+        "max_memory_allocated",
+        "memory_reserved",
+        "max_memory_reserved",
+        "reset_peak_memory_stats",
+        "reset_accumulated_memory_stats",
+    ):
+        values[name] = getattr(cuda, name)
+    put_all((module, module.memory), values)
+
+
+class _BackendModule(ModuleType):
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # a module's own: torch.cuda's file and spec are not ours
+        return getattr(torch.cuda, name)
+
+
+def backend_module() -> ModuleType:
+    """What to register under the backend's name."""
+    module = _BackendModule(f"torch.{BACKEND}", __doc__)
+    module.get_amp_supported_dtype = lambda: [torch.float16, torch.bfloat16]  # type: ignore[attr-defined]  # autocast asks for it
+    return module
+
+
+class _CompiledKernel:
+    """Called as torch's is: ``kernel(grid, block, args, shared_mem, stream)``; launches are in order with the device's other work."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __call__(
+        self,
+        grid: Sequence[int] = (1, 1, 1),
+        block: Sequence[int] = (1, 1, 1),
+        args: Sequence[Any] | None = None,
+        shared_mem: int = 0,
+        stream: Any = None,
+    ) -> None:
+        self._raw(grid, block, args or (), shared_mem=shared_mem)
+
+    def set_shared_memory_config(self, shared_mem_bytes: int) -> None:
+        """Nothing needs to be configured; too much is an error of the launch."""
+
+
+def patch_compiler(face: Face) -> None:
+    original = torch.cuda._compile_kernel
+
+    @wrapping(original)
+    def compile_kernel(
+        kernel_source: str,
+        kernel_name: str,
+        compute_capability: str | None = None,
+        cuda_include_dirs: Sequence[str] | None = None,
+        nvcc_options: Sequence[str] | None = None,
+    ) -> _CompiledKernel:
+        from wooly.kernels.raw import RawKernel  # the compiler's library is looked for when it is first needed
+
+        options = [f"-arch=compute_{compute_capability}"] if compute_capability else []
+        options += [f"-I{folder}" for folder in cuda_include_dirs or ()]
+        raw = RawKernel(kernel_source, kernel_name, (*options, *(nvcc_options or ())))
+        raw.compile()
+        return _CompiledKernel(raw)
+
+    put(torch.cuda, "_compile_kernel", compile_kernel)

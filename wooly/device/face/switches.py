@@ -1,13 +1,18 @@
-"""Paths that torch or its libraries would take on a local GPU and that do not exist here, switched off or refused."""
+"""Paths that torch or its libraries would take on a local GPU and that do not exist here, switched off, refused, or composed of ordinary
+operators: recurrent cells, for which torch picks a fused CUDA-only operator on any device but the CPU.
+
+Registered above autograd, so gradients are those of the parts.
+"""
 
 from __future__ import annotations
 
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import torch
+from torch import Tensor
 
 from wooly.device.backend import SHOWN, is_our_device
 from wooly.device.face.api import Face, put, put_all, wrapping
@@ -119,3 +124,43 @@ def _graphs() -> None:
     graph = type("graph", (), {"__init__": refuse("graph"), "__module__": "torch.cuda"})
     put(torch.cuda, "graph", graph)
     put(torch.cuda.graphs, "graph", graph)
+
+
+_registrations: Final[list[Any]] = []  # registrations last as long as these objects
+
+
+def _biased(gates: Tensor, bias: Tensor | None) -> Tensor:
+    return gates if bias is None else gates + bias
+
+
+def lstm_cell(
+    input_gates: Tensor, hidden_gates: Tensor, cx: Tensor, input_bias: Tensor | None = None, hidden_bias: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gates (batch, 4 x hidden) in the order input, forget, cell, output; cx (batch, hidden). Returns hy, cy and the gates."""
+    gates = _biased(input_gates, input_bias) + _biased(hidden_gates, hidden_bias)
+    take, forget, cell, output = gates.chunk(4, 1)
+    cy = forget.sigmoid() * cx + take.sigmoid() * cell.tanh()
+    return output.sigmoid() * cy.tanh(), cy, gates
+
+
+def gru_cell(
+    input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, input_bias: Tensor | None = None, hidden_bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Gates (batch, 3 x hidden) in the order reset, update, new; hx (batch, hidden). Returns hy and the gates."""
+    from_input = _biased(input_gates, input_bias)
+    from_hidden = _biased(hidden_gates, hidden_bias)
+    input_reset, input_update, input_new = from_input.chunk(3, 1)
+    hidden_reset, hidden_update, hidden_new = from_hidden.chunk(3, 1)
+    update = (hidden_update + input_update).sigmoid()
+    new = (input_new + hidden_new * (hidden_reset + input_reset).sigmoid()).tanh()
+    return (hx - new) * update + new, from_input
+
+
+def patch_recurrent(face: Face) -> None:
+    """Register the cells."""
+    make_library: Any = torch.library.Library  # untyped in torch
+    library = make_library("aten", "IMPL")
+    _registrations.append(library)
+    for name, function in (("_thnn_fused_lstm_cell", lstm_cell), ("_thnn_fused_gru_cell", gru_cell)):
+        for key in ("AutogradPrivateUse1", "PrivateUse1"):
+            library.impl(name, function, key)

@@ -10,16 +10,11 @@ from __future__ import annotations
 
 from wooly.device.lowering import (  # noqa: F401  # each registers its operations
     activations,
-    attention,
-    batch_norm,
     binary,
-    conv,
     dynamic,
     embedding_bag,
     factories,
     fft,
-    foreach,
-    grid,
     index,
     interpolate,
     linear,
@@ -27,13 +22,11 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     norm,
     optim,
     order,
-    pool,
-    random,
     reduce,
     shape,
-    softmax,
     special,
     unary,
+    windows,
 )
 from wooly.device.lowering.dtypes import FROM_TORCH, TO_TORCH, wis_dtype
 from wooly.device.lowering.errors import LoweringError, Unsupported
