@@ -35,7 +35,7 @@ def _host(config: EngineConfig) -> Engine:
 
 def _opencl(config: EngineConfig) -> Engine:
     from jit.accel.engine import AccelEngine
-    from jit.opencl.device import OpenclDevice
+    from jit.opencl import OpenclDevice
 
     if config.cache_dir is not None:  # PoCL keeps machine code by block shape beside its programs, wherever this says when it starts
         os.environ.setdefault("POCL_CACHE_DIR", str(config.cache_dir / "pocl"))
@@ -45,7 +45,7 @@ def _opencl(config: EngineConfig) -> Engine:
 
 def _cuda(config: EngineConfig) -> Engine:
     from jit.accel.engine import AccelEngine
-    from jit.cuda.device import CudaDevice
+    from jit.cuda import CudaDevice
 
     return AccelEngine(CudaDevice(ObjectCache(_folder(config, "cuda")), config.device, CompileProcess()), "cuda", config)
 

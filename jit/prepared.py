@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from jit.engine import Launch, Number
-from jit.lru import Lru
 from jit.memory import Block, SpaceMemory, room_for
 from jit.plan.arena import Arena
 from jit.plan.calls import Call
-from jit.plan.memo import Memo
+from jit.plan.memo import Lru, Memo
 from jit.plan.planner import Planner, PlanOptions, Target
 from jit.runs import OVER, KeySpec, LaunchTotals, check_there, trap_of_run, written_keys
 from wis.program import BufferKind

@@ -12,8 +12,7 @@ import numpy as np
 from jit.engine import Run, Shared, Stop
 from jit.errors import BadBuffer
 from jit.memory import Block, Capacity, SharedBlock, SpaceMemory
-from wis.kernel.report import describe_trap
-from wis.kernel.traps import Trap
+from wis.kernel.traps import Trap, describe_trap
 from wis.launches import KernelCall
 from wis.program import BoundProgram, BufferKind
 from wis.traps import describe, trap_of

@@ -12,9 +12,8 @@ from jit.accel.calls import Call
 from jit.accel.device import Device
 from jit.accel.foreign import UserKernels
 from jit.accel.lowering import Lowering
-from jit.accel.memory import device_memory
+from jit.accel.memory import STATE_BYTES, Scratch, device_memory
 from jit.accel.run import AccelPrepared, AccelRun
-from jit.accel.state import STATE_BYTES, Scratch
 from jit.accel.tables import Plan, make_plan
 from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared
 from jit.errors import Interrupted

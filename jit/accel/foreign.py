@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jit.accel.device import BUFFER_WORDS, GRID_WORDS, Device, Request
-from jit.accel.state import SCRATCH_BYTES_MAX, Scratch
+from jit.accel.memory import SCRATCH_BYTES_MAX, Scratch
 from jit.accel.tables import Plan
 from jit.kernels.cfamily import Region, fresh_state, launch_words
 from jit.plan.calls import UserLaunch

@@ -1,4 +1,5 @@
-"""The memory of a device: an arena in one allocation of it, or single allocations where it gives none so large.
+"""The memory of a device: an arena in one allocation of it, or single allocations where it gives none so large; the state of a run (that of
+every kernel, then the trap word of indices), and scratch of launches.
 
 An arena's memory is set to zero when it is allocated, since freed memory still holds the bytes of its last owner. It is allocated with the
 first block, so that an engine takes nothing of a device before it is used.
@@ -8,10 +9,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from jit.accel.device import Bytes, Device
-from jit.memory import NO_DATA, Arena, Block, Placed, arena_bytes
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["DeviceMemory", "LazyArena", "SingleBlocks", "device_memory"]
+from jit.accel.device import Bytes, Compiled, Device
+from jit.kernels.cfamily import fresh_state
+from jit.memory import NO_DATA, Arena, Block, Placed, arena_bytes
+from wis.traps import NO_TRAP
+
+__all__ = [
+    "SCRATCH_BYTES_MAX", "STATE_BYTES", "TRAP_AT", "DeviceMemory", "LazyArena", "Scratch", "SingleBlocks", "device_memory", "engine_state",
+    "trap_key",
+]  # fmt: skip
 
 _BOUNCE_BYTES: Final = 64 << 20
 
@@ -139,3 +148,41 @@ class LazyArena:
 
     def copy(self, source: Block, target: Block) -> None:
         self.placed.copy(source, target)
+
+
+TRAP_AT: Final = fresh_state(None).nbytes
+"""Byte offset of the trap word (``wis.traps``)."""
+STATE_BYTES: Final = TRAP_AT + 8
+
+
+def engine_state() -> npt.NDArray[np.uint8]:
+    """The bytes before a piece of a run."""
+    return np.append(fresh_state(None), np.uint64(NO_TRAP)).view(np.uint8)
+
+
+def trap_key(state: npt.NDArray[Any]) -> int:
+    """The key that kernels left in ``STATE_BYTES`` bytes of state."""
+    return int(state.view(np.uint64)[TRAP_AT // 8])
+
+
+SCRATCH_BYTES_MAX: Final = 256 << 20
+"""What the blocks of one launch may need together; more blocks run in several launches."""
+
+
+class Scratch:
+    """Memory that blocks of a launch need beside their buffers: one piece, which launches use one after the other. Grows to what was
+    needed most."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._memory: Any = None
+        self._nbytes = 0
+
+    def __call__(self, kernel: Compiled, count: int) -> Any:
+        """Memory for ``count`` blocks; None when the kernel needs none."""
+        wanted = kernel.scratch_bytes * count
+        if wanted > self._nbytes:
+            self._device.finish()
+            self._memory = None  # free the old one first
+            self._memory, self._nbytes = self._device.allocate(wanted), wanted
+        return self._memory if wanted else None

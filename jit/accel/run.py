@@ -20,7 +20,7 @@ import numpy as np
 
 from jit.accel.device import Bytes, Device, Matrix
 from jit.accel.foreign import UnderWay, UserKernels
-from jit.accel.state import SCRATCH_BYTES_MAX, STATE_BYTES, Scratch, engine_state, trap_key
+from jit.accel.memory import SCRATCH_BYTES_MAX, STATE_BYTES, Scratch, engine_state, trap_key
 from jit.accel.tables import KernelStep, Plan, ProductStep, Step, fill
 from jit.engine import Launch, Number, Stop
 from jit.memory import Block, SpaceMemory

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from jit.accel.calls import Call, KernelCall, ProductCall, bits_of
 from jit.accel.device import GRID_WORDS
-from jit.accel.state import TRAP_AT
+from jit.accel.memory import TRAP_AT
 from jit.kernels.scalar_ops import memory_kind
 from jit.plan.calls import Fallback, WholeInstr
 from jit.plan.planner import Planned

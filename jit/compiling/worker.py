@@ -20,8 +20,8 @@ from jit.errors import ToolchainError
 
 JOBS: Final[dict[str, str]] = {
     "llvm": "jit.host.toolchain:compile_job",
-    "opencl": "jit.opencl.device:compile_job",
-    "nvrtc": "jit.cuda.device:compile_job",
+    "opencl": "jit.opencl:compile_job",
+    "nvrtc": "jit.cuda:compile_job",
 }
 """Each job as ``module:function`` from bytes to bytes. The module is imported when the job is first asked for; the function raises
 ToolchainError for input that its compiler refuses."""

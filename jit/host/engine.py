@@ -14,11 +14,9 @@ from jit.compiling.process import CompileProcess
 from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared
 from jit.errors import Interrupted
 from jit.host.calls import Call, Lowering, supported
-from jit.host.foreign import Launches, UserKernels
-from jit.host.run import HostPrepared, HostRun
+from jit.host.run import HostPrepared, HostRun, Launches, UserKernels
 from jit.host.schedule import levels_of
-from jit.host.simt.compile import KernelCompiler
-from jit.host.simt.run import GridRunner
+from jit.host.simt.run import GridRunner, KernelCompiler
 from jit.host.tables import Plan, make_plan
 from jit.host.toolchain import Toolchain
 from jit.host.walker import Walker

@@ -1,4 +1,5 @@
-"""A run of a plan on the host, which can be stopped and resumed.
+"""A run of a plan on the host, which can be stopped and resumed; and launches of kernels that a program brings: compiled when the program
+is prepared, run by the walker's threads.
 
 How far it came is a place in the plan: a part, in a native part a phase and a claim of it, in a launch of a kernel a block. Plans are
 shared by the spaces that run them, so every piece fills in addresses and scalars anew; regions that start as zeros are cleared once.
@@ -11,28 +12,81 @@ of the pool that a tenant gets is the share of the time that the order of pieces
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from jit.engine import Launch, Number, Stop
-from jit.host.foreign import Launches, UnderWay, UserKernels
-from jit.host.simt.run import Region
+from jit.host.simt.run import Grid, GridRunner, HostKernel, KernelCompiler, Region
 from jit.host.tables import Native, Plan, given_scalars, scalar_words
 from jit.host.walker import Walker
+from jit.kernels.launch import CHECKED, KernelLaunch
 from jit.memory import Block, SpaceMemory
 from jit.plan.calls import UserLaunch
 from jit.prepared import PlannedProgram, PlannedRun
+from jit.runs import LaunchTotals
 from wis import reference
-from wis.launches import addresses
-from wis.program import BoundInstr
+from wis.launches import KernelCall, addresses, kernel_call
+from wis.program import BoundInstr, Operand
 from wis.traps import NO_TRAP, site_key
 from wis.verify import Verified
 
-__all__ = ["HostPrepared", "HostRun", "RunContext"]
+__all__ = ["HostPrepared", "HostRun", "Launches", "RunContext", "UserKernels"]
+
+Launches = Mapping[tuple[int, ...], HostKernel]
+"""The compiled kernels of one program, by the attributes of its launches."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """A launch, and how far it came."""
+
+    call: KernelCall
+    grid: Grid
+
+
+class UserKernels:
+    """Compiles and runs the launches of all programs of an engine."""
+
+    def __init__(self, compiler: KernelCompiler, runner: GridRunner, fuel: int) -> None:
+        self._compiler, self._runner, self._fuel = compiler, runner, fuel
+
+    def prepare(self, verified: Verified, plan: Plan) -> Launches:
+        """Raises KernelRefused."""
+        wanted = {part.instr.attrs for part in plan.parts if isinstance(part, UserLaunch)}
+        return {
+            (number, x, y, z, dynamic): self._compiler.prepare(verified.kernels[number], (x, y, z), dynamic, CHECKED, foreign=True)
+            for number, x, y, z, dynamic in wanted
+        }
+
+    def open(self, instr: BoundInstr, verified: Verified, launches: Launches, values: Sequence[Number]) -> UnderWay:
+        """A launch of which nothing ran. Raises LaunchError for a grid beyond the limits."""
+        call = kernel_call(instr, verified.kernels, values)
+        where = KernelLaunch(call.grid, call.block, call.dynamic_bytes, fuel=self._fuel)
+        return UnderWay(call, self._runner.open(launches[instr.attrs], where))
+
+    def go(self, launch: UnderWay, region: Callable[[int], Region], totals: LaunchTotals) -> bool:
+        """Run what is left of it; whether it came to its end. ``region``: a whole buffer of the program.
+
+        Raises Interrupted when the run was stopped within a block.
+        """
+        call = launch.call
+        params = [_part(region(x.buffer), x) if isinstance(x, Operand) else x for x in call.params]
+        outcome = self._runner.go(launch.grid, params)
+        if outcome is None:
+            return False
+        totals.add(call, outcome.instructions, outcome.trap, out_of_fuel=outcome.out_of_fuel)
+        return True
+
+
+def _part(whole: Region, x: Operand) -> Region:
+    """A region of a buffer; an empty one is a null pointer."""
+    address, _, place = whole
+    return (address + x.offset, x.shape[0], place + x.offset) if x.shape[0] else (address, 0, 0)
 
 
 class RunContext(Protocol):

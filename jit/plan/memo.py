@@ -6,18 +6,52 @@ found here instead of being worked out.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from jit.lru import Lru
 from jit.plan.access import Access
 from jit.plan.calls import ArgBlock, Call, WholeInstr
 from wis.program import BoundInstr, BufferKind, Operand
 
-__all__ = ["Memo", "Names"]
+__all__ = ["Lru", "Memo", "Names"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Lru(Generic[K, V]):
+    """At most ``entries_max`` entries; both ``get`` and ``put`` make an entry the most recently used one. Not thread-safe."""
+
+    def __init__(self, entries_max: int) -> None:
+        self._entries_max = entries_max
+        self._entries: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        """The entry, or None."""
+        value = self._entries.get(key)
+        if value is not None:
+            self._entries.move_to_end(key)
+        return value
+
+    def put(self, key: K, value: V) -> V:
+        """Add or replace an entry, and drop one when there are too many. Returns ``value``."""
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._entries_max:
+            self._entries.popitem(last=False)
+        return value
+
+    def values(self) -> list[V]:
+        """All entries, the least recently used first."""
+        return list(self._entries.values())
+
+    def clear(self) -> None:
+        self._entries.clear()
+
 
 ENTRIES_MAX = 8192
 C = TypeVar("C", bound=Call)

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from jit.errors import OutOfMemory
 from jit.memory import Arena, Block, Capacity, HostMemory, SpaceMemory, room_for
-from jit.memory.addresses import SLAB_BYTES, SMALL_BYTES, Addresses
-from jit.memory.ranges import SCRAP_BYTES, Ranges
+from jit.memory.addresses import SCRAP_BYTES, SLAB_BYTES, SMALL_BYTES, Addresses, Ranges
 
 SIZE = 1 << 20
 SIZES = st.one_of(st.integers(0, 300), st.integers(300, 8 << 10), st.integers(8 << 10, 300 << 10))

@@ -16,11 +16,10 @@ import numpy.typing as npt
 
 from jit.accel.device import Device, Request
 from jit.accel.foreign import BLOCKS_MAX
-from jit.accel.state import SCRATCH_BYTES_MAX
+from jit.accel.memory import SCRATCH_BYTES_MAX
 from jit.cache import ObjectCache
 from jit.errors import KernelRefused
-from jit.host.simt.compile import HostKernel, KernelCompiler
-from jit.host.simt.run import GridRunner
+from jit.host.simt.run import GridRunner, HostKernel, KernelCompiler
 from jit.host.simt.run import Region as HostRegion
 from jit.host.toolchain import Toolchain
 from jit.host.walker import Walker
@@ -248,14 +247,14 @@ def _check_launch(prepared: _Prepared, launch: KernelLaunch, params: Sequence[By
 
 def opencl_kernels() -> AccelKernels:
     """Raises ToolchainError when the machine lacks what OpenCL needs."""
-    from jit.opencl.device import OpenclDevice
+    from jit.opencl import OpenclDevice
 
     return AccelKernels(OpenclDevice(ObjectCache(None)))
 
 
 def cuda_kernels() -> AccelKernels:
     """Raises ToolchainError when the machine lacks what CUDA needs."""
-    from jit.cuda.device import CudaDevice
+    from jit.cuda import CudaDevice
 
     return AccelKernels(CudaDevice(ObjectCache(None)))
 

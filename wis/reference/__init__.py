@@ -13,10 +13,13 @@ from typing import Final
 import numpy as np
 
 from wis.dtypes import DType
+from wis.kernel import interpret
+from wis.kernel.traps import describe_trap
 from wis.kernel.verify import VerifiedKernel
+from wis.launches import KernelCall, kernel_call
 from wis.ops import Dist, Kind, ScatterMode
 from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar
-from wis.reference import coarse, contract, index, philox, reduce
+from wis.reference import coarse, index, philox, reduce
 from wis.reference.access import Array, Buffers, Number, convert, immediate, load, store, view
 from wis.reference.elementwise import function
 from wis.traps import NO_TRAP, site_key
@@ -24,6 +27,23 @@ from wis.verify import Verified
 from wis.windows import window_of
 
 __all__ = ["Execution", "Kernels", "Traps", "run", "run_bound", "step"]
+
+
+def run_call(call: KernelCall, buffers: Buffers, fuel: int | None = None, addresses: Sequence[int] | None = None) -> interpret.Outcome:
+    """One launch on the program's buffers."""
+    params: list[Array | int | float] = []
+    places: list[int] = []
+    for x in call.params:
+        if isinstance(x, Operand):
+            whole = buffers[x.buffer]
+            assert whole is not None, "buffers of operands exist"
+            params.append(whole[x.offset : x.offset + x.shape[0]] if x.shape[0] else whole[:0])
+            start = x.buffer + 1 << 40 if addresses is None else addresses[x.buffer]
+            places.append(start + x.offset if x.shape[0] else 0)  # an empty region is a null pointer
+        else:
+            params.append(x)
+            places.append(0)
+    return interpret.launch(call.kernel, interpret.Launch(call.grid, call.block, dynamic_bytes=call.dynamic_bytes), params, fuel, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +143,6 @@ class Execution:
         self._at = len(self._bound.code) if self._out_of_fuel else self._at + 1
 
     def _launch(self, instr: BoundInstr, buffers: Buffers) -> None:
-        from wis.reference.launch import describe_trap, kernel_call, run_call  # which imports other modules of this package
 
         call = kernel_call(instr, self._kernels.verified, self._scalars)
         outcome = run_call(call, buffers, self._kernels.fuel, self._kernels.addresses)
@@ -226,13 +245,13 @@ _PLAIN: Final[dict[str, Callable[[_Operands], Sequence[Array]]]] = {
     **{n: lambda c: [reduce.arg(c.instr.op.name, c.array(0), c.attrs[0])] for n in ("argmax", "argmin")},
     **{n: lambda c: [reduce.accumulate(c.instr.op.name, c.array(0), c.attrs[0])] for n in ("cumsum", "cumprod")},
     **{n: lambda c: reduce.running_extreme(c.instr.op.name, c.array(0), c.attrs[0]) for n in ("cummax", "cummin")},
-    "matmul": lambda c: [contract.matmul(c.array(0), c.array(1))],
-    "conv": lambda c: [contract.conv(c.array(0), c.array(1), c.attrs[0], window_of(c.instr), c.out().shape[2:])],
-    "conv_dx": lambda c: [contract.conv_dx(c.array(0), c.array(1), c.attrs[0], window_of(c.instr), c.out().shape[2:])],
-    "conv_dw": lambda c: [contract.conv_dw(c.array(0), c.array(1), c.attrs[0], window_of(c.instr))],
-    "max_pool": lambda c: contract.max_pool(c.array(0), window_of(c.instr), c.out().shape[2:]),
-    "avg_pool": lambda c: [contract.avg_pool(c.array(0), window_of(c.instr), c.out().shape[2:], bool(c.attrs[0]), c.attrs[1])],
-    "avg_pool_dx": lambda c: [contract.avg_pool_dx(c.array(0), window_of(c.instr), c.out().shape[2:], bool(c.attrs[0]), c.attrs[1])],
+    "matmul": lambda c: [coarse.matmul(c.array(0), c.array(1))],
+    "conv": lambda c: [coarse.conv(c.array(0), c.array(1), c.attrs[0], window_of(c.instr), c.out().shape[2:])],
+    "conv_dx": lambda c: [coarse.conv_dx(c.array(0), c.array(1), c.attrs[0], window_of(c.instr), c.out().shape[2:])],
+    "conv_dw": lambda c: [coarse.conv_dw(c.array(0), c.array(1), c.attrs[0], window_of(c.instr))],
+    "max_pool": lambda c: coarse.max_pool(c.array(0), window_of(c.instr), c.out().shape[2:]),
+    "avg_pool": lambda c: [coarse.avg_pool(c.array(0), window_of(c.instr), c.out().shape[2:], bool(c.attrs[0]), c.attrs[1])],
+    "avg_pool_dx": lambda c: [coarse.avg_pool_dx(c.array(0), window_of(c.instr), c.out().shape[2:], bool(c.attrs[0]), c.attrs[1])],
     "sort": lambda c: index.sort(c.array(0), c.attrs[0], bool(c.attrs[1])),
     "topk": lambda c: index.top(c.array(0), c.attrs[0], bool(c.attrs[1]), c.out().shape[c.attrs[0]]),
     "search_sorted": lambda c: [index.search_sorted(c.array(0), c.array(1), bool(c.attrs[0]))],

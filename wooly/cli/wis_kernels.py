@@ -19,12 +19,11 @@ import numpy as np
 from wis.dtypes import DType
 from wis.encoding import decode_program
 from wis.errors import DecodeError, ParseError, VerifyError
-from wis.kernel.arguments import check_module
 from wis.kernel.interpret import Launch, Outcome, launch
 from wis.kernel.model import BufferParam, RegType
-from wis.kernel.module import MODULE_VERSION, ArgKind, Argument, Entry, Module, decode_module, encode_module
-from wis.kernel.report import describe_site, describe_trap
+from wis.kernel.module import MODULE_VERSION, ArgKind, Argument, Entry, Module, check_module, decode_module, encode_module
 from wis.kernel.text import parse_kernel, parse_module
+from wis.kernel.traps import describe_site, describe_trap
 from wis.kernel.verify import VerifiedKernel, verify_kernel
 from wis.program import Program
 from wis.text import parse_program
@@ -227,7 +226,7 @@ def stats(source: BinaryIO, name: str | None, block: Dim3, as_json: bool) -> Non
 
 
 def _facts(entry: Entry, block: Dim3) -> dict[str, Any]:
-    from wis.kernel.affine import statically_safe
+    from wis.kernel.certificate import statically_safe
 
     verified = _verified(entry)
     kernel, flat = verified.kernel, verified.flat

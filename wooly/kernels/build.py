@@ -25,9 +25,8 @@ from blake3 import blake3
 
 from wis.errors import DecodeError, VerifyError, WisError
 from wis.frontends.ptx import import_ptx
-from wis.kernel.arguments import check_module
 from wis.kernel.model import KERNEL_VERSION, Math
-from wis.kernel.module import MODULE_VERSION, Entry, Module, decode_module, encode_module
+from wis.kernel.module import MODULE_VERSION, Entry, Module, check_module, decode_module, encode_module
 from wis.kernel.verify import VerifiedKernel, verify_kernel
 from wooly import progress
 from wooly.errors import CompileError, ToolchainMissing

@@ -9,12 +9,11 @@ from typing import Final
 from jit.errors import KernelRefused
 from jit.host.simt.atomics import atomic
 from jit.host.simt.control import Control
-from jit.host.simt.gang import Gang
 from jit.host.simt.guard import Plan, plan_block
 from jit.host.simt.memory import Memory, access_of
 from jit.host.simt.ops import value_of
 from jit.host.simt.registers import Registers, literal_bits, vector_constant
-from jit.host.simt.shape import Vector, Wide
+from jit.host.simt.shape import Gang, Vector, Wide
 from jit.host.simt.warp import WARP_OPS, Warp
 from jit.kernels.launch import KernelOptions
 from wis.kernel.layout import shared_offsets

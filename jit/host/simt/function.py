@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from jit.host.emit.code import Code
-from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, waits
+from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, split_registers, waits
 from jit.host.simt.atomics import helper_text
 from jit.host.simt.body import Body, special_name
 from jit.host.simt.control import Control
-from jit.host.simt.gang import Gang, gang_of
 from jit.host.simt.memory import Memory, Region
 from jit.host.simt.registers import LLVM, Registers
 from jit.host.simt.runtime import DECLARATIONS, ENVIRONMENT_WORDS, JUDGE_WORDS, LIMIT, SPENT
-from jit.host.simt.shape import Vector
-from jit.host.simt.webs import split_registers
+from jit.host.simt.shape import Gang, Vector, gang_of
 from jit.kernels.launch import Dim3, KernelOptions
 from wis.dtypes import DType
 from wis.kernel.layout import shared_bytes, shared_offsets

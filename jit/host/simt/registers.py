@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 from jit.host.emit.code import Code, Lanes
 from jit.host.simt.analysis import Analysis
-from jit.host.simt.gang import Gang
-from jit.host.simt.shape import Fact, Same, Steps, Vector, Wide
+from jit.host.simt.shape import Fact, Gang, Same, Steps, Vector, Wide
 from wis.kernel.model import Kernel, RegType
 
 __all__ = ["LLVM", "Registers", "literal_bits", "vector_constant"]

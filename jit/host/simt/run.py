@@ -1,4 +1,5 @@
-"""Running compiled kernels: a grid in slices of about a millisecond, each shared by the machine's threads.
+"""Kernels compiled for a block shape, found in the cache or made, and run: a grid in slices of about a millisecond, each shared by the
+machine's threads.
 
 A launch stops when the walker does, between two claims of a slice, and goes on at the block where it stopped; what was counted and trapped
 so far goes with it. Blocks that began are never cut. A launch may stop whether its kernel has a certificate or not: blocks begin in order
@@ -8,26 +9,80 @@ state ends them at the next way back of a loop, and the launch cannot go on.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 import numpy as np
+from blake3 import blake3
 
 from jit.errors import Interrupted, KernelRefused
-from jit.host.simt.compile import HostKernel
-from jit.host.simt.function import ARGS_FIXED, ARGS_PARAM
-from jit.host.simt.runtime import LIMIT, SPENT, STATE_WORDS, TRAP
+from jit.host.simt.function import ARGS_FIXED, ARGS_PARAM, kernel_text
+from jit.host.simt.runtime import LIMIT, NAMES, RUNTIME_TEXT, SPENT, STATE_WORDS, TRAP
+from jit.host.toolchain import Toolchain, c_function
 from jit.host.walker import Walker
-from jit.kernels.launch import KernelLaunch, KernelOutcome
+from jit.kernels.launch import Dim3, KernelLaunch, KernelOptions, KernelOutcome
+from wis.kernel.layout import shared_bytes
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import BufferParam, RegType, ScalarParam
 from wis.kernel.traps import NO_TRAP, trap_of
+from wis.kernel.verify import VerifiedKernel
 
-__all__ = ["Grid", "GridRunner", "Region", "scalar_bits"]
+__all__ = ["Grid", "GridRunner", "HostKernel", "KernelCompiler", "Region", "scalar_bits"]
+
+_VERSION: Final = 4
+"""Of the code generator: objects of another one are not used."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostKernel:
+    """``address``: its function (see function); ``scratch_bytes``: what a thread that runs it needs."""
+
+    verified: VerifiedKernel
+    block: Dim3
+    dynamic_bytes: int
+    options: KernelOptions
+    address: int
+    scratch_bytes: int
+
+
+class KernelCompiler:
+    """Compiles kernels with one toolchain, each once."""
+
+    def __init__(self, toolchain: Toolchain) -> None:
+        self._toolchain = toolchain
+        self._known: dict[str, HostKernel] = {}
+        toolchain.functions(RUNTIME_TEXT, NAMES, lambda: RUNTIME_TEXT, optimise=True)
+
+    def prepare(self, verified: VerifiedKernel, block: Dim3, dynamic_bytes: int, options: KernelOptions, *, foreign: bool) -> HostKernel:
+        """Raises KernelRefused when a block cannot have this shape or this much memory, or compiling takes too much."""
+        kernel = verified.kernel
+        if min(block) < 1 or prod(block) > kernel.threads_max:
+            raise KernelRefused(f"blocks of {block[0]} x {block[1]} x {block[2]} threads, accepted are 1 to {kernel.threads_max}")
+        if dynamic_bytes < 0 or (dynamic_bytes and not kernel.dynamic):
+            raise KernelRefused(f"{dynamic_bytes} dynamic bytes of shared memory for a kernel that takes none")
+        if shared_bytes(kernel, dynamic_bytes) > KERNEL_LIMITS.dynamic_shared_bytes_max:
+            most = KERNEL_LIMITS.dynamic_shared_bytes_max
+            raise KernelRefused(f"{shared_bytes(kernel, dynamic_bytes)} bytes of shared memory, at most {most} are accepted")
+        key = f"simt {_VERSION}\n{verified.digest.hex()}\n{block}\n{dynamic_bytes}\n{options}"
+        name = "kernel_" + blake3(key.encode()).hexdigest(16)
+        if name not in self._known:
+            found = self._toolchain.functions(
+                key,
+                (name, f"{name}_scratch"),
+                lambda: kernel_text(verified, name, block, dynamic_bytes, options),
+                optimise=True,
+                foreign=foreign,
+            )
+            need = c_function(found[f"{name}_scratch"], ctypes.c_int64)()
+            self._known[name] = HostKernel(verified, block, dynamic_bytes, options, found[name], need)
+        return self._known[name]
+
 
 Region = tuple[int, int, int]
 """Of a buffer: address in this process, bytes, address in the space ARENA."""

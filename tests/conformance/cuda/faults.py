@@ -78,12 +78,12 @@ FAULTS: Final = (
     Fault(_C + "frame.py", "the length of a region is its offset", "n{i} = w[{at + 1}]", "n{i} = w[{at}]"),
     Fault(_C + "frame.py", "the row of a block in the grid is its column", "cy = (u32)cta / gx % gy", "cy = (u32)cta % gy"),
     Fault(_C + "block_schedule.py", "a barrier never waits for the last thread", '"at[k] == alive"', '"at[k] + 1 >= alive"'),
-    Fault("jit/cuda/device.py", "a read does not wait for the stream",
+    Fault("jit/cuda.py", "a read does not wait for the stream",
           "        if nbytes:\n            self.finish()\n", "        if nbytes:\n"),
-    Fault("jit/cuda/device.py", "the last block is not launched", "(count, 1, 1)", "(max(1, count - 1), 1, 1)"),
-    Fault("jit/cuda/device.py", "the row of the table is forgotten", "[table.address, at, state", "[table.address, 0, state"),
-    Fault("jit/cuda/device.py", "new memory is not set to zero", "        self.zero(buffer, 0, size)\n", ""),
-    Fault("jit/cuda/device.py", "products and sums are contracted", '"--fmad=false"', '"--fmad=true"'),
+    Fault("jit/cuda.py", "the last block is not launched", "(count, 1, 1)", "(max(1, count - 1), 1, 1)"),
+    Fault("jit/cuda.py", "the row of the table is forgotten", "[table.address, at, state", "[table.address, 0, state"),
+    Fault("jit/cuda.py", "new memory is not set to zero", "        self.zero(buffer, 0, size)\n", ""),
+    Fault("jit/cuda.py", "products and sums are contracted", '"--fmad=false"', '"--fmad=true"'),
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from jit.accel.engine import AccelEngine
 from jit.accel.library import LOWER
 from jit.backends import FUEL
 from jit.cache import ObjectCache
-from jit.cuda.device import CudaDevice
+from jit.cuda import CudaDevice
 from jit.engine import EngineConfig
 from tests.conformance.kernels.runner import differences as case_differences
 from tests.conformance.kernels.runner import run_case as run_corpus_case

@@ -45,7 +45,7 @@ def test_the_compiler_takes_fused_and_library_kernels() -> None:
     for made in (_tiled(DType.F32, 1), _index_put(ScatterMode.ADD, DType.F64, 1, 1, 1)):
         sources += [emit(verify_kernel(made.kernel), CUDA, (made.threads, 1, 1), options) for options in (OWN, CHECKED)]
     unique = {source.entry: source for source in sources}
-    from jit.cuda.device import OPTIONS
+    from jit.cuda import OPTIONS
 
     ptx = compile_to_ptx(program(list(unique.values())), OPTIONS, symbolic_math=False)
     assert ptx.text.count(".entry") == len(unique)

@@ -17,7 +17,7 @@ from jit.accel.engine import AccelEngine
 from jit.accel.library import LOWER
 from jit.backends import FUEL
 from jit.cache import ObjectCache
-from jit.cuda.device import CudaDevice
+from jit.cuda import CudaDevice
 from jit.engine import Engine, EngineConfig
 from tests.conformance.kernels.binding import build
 from tests.conformance.kernels.runner import differences as case_differences

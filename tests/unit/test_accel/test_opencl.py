@@ -17,8 +17,7 @@ from jit.cache import ObjectCache
 from jit.compiling.process import CompileLimits, CompileProcess
 from jit.engine import Engine, EngineConfig
 from jit.errors import KernelRefused, ToolchainError
-from jit.opencl.device import OpenclDevice, _choose
-from jit.opencl.product import Products
+from jit.opencl import OpenclDevice, Products, _choose
 from tests.unit.test_jit.conftest import VRAM, checker, run
 from tests.unit.test_jit.programs import random_program
 from wis.builder import Builder

@@ -17,7 +17,7 @@ from jit.errors import Unspelled
 from jit.kernels.cfamily import C99, CUDA, OPENCL, Form, emit, opencl, program
 from jit.kernels.launch import KernelLaunch
 from jit.kernels.lower import Lowered, lower
-from jit.opencl.device import OpenclDevice
+from jit.opencl import OpenclDevice
 from tests.support.compiled_c import COMPILER, CompiledC
 from tests.support.kernel_devices import AccelKernels, KernelDevice, ReferenceKernels
 from tests.support.kernel_runs import differences, run_case

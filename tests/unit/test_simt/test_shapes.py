@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from jit.host.simt.analysis import analyse
-from jit.host.simt.gang import Gang, gang_of
-from jit.host.simt.shape import SAME, VECTOR, Fact, Same, Steps, Vector, Wide, join
-from jit.host.simt.webs import split_registers
+from jit.host.simt.analysis import analyse, split_registers
+from jit.host.simt.shape import SAME, VECTOR, Fact, Gang, Same, Steps, Vector, Wide, gang_of, join
 from tests.unit.test_simt.running import kernel
 from wis.kernel.model import Special
 

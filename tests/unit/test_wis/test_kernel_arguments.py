@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from wis.dtypes import DType
-from wis.kernel.arguments import check_module
-from wis.kernel.module import ArgKind, Argument, Entry, Field, Module, Variable
+from wis.kernel.module import ArgKind, Argument, Entry, Field, Module, Variable, check_module
 from wis.kernel.text import parse_kernel
 
 KERNEL = parse_kernel("kernel 2 k\nmath strict\nthreads 32\nparam buf f32 r\nparam i32\nparam buf u8 rw\nregs i32\nblock 0\n  ret\n")

@@ -7,8 +7,7 @@ from random import Random
 import pytest
 
 from tests.unit.test_wis.test_kernel_uniformity import PRED, TESTED, Maker
-from wis.kernel.affine import statically_safe
-from wis.kernel.certificate import ROW_THREADS_MAX
+from wis.kernel.certificate import ROW_THREADS_MAX, statically_safe
 from wis.kernel.model import Block, Br, Cbr, Kernel, Op, RegType, Special
 from wis.kernel.ops import BY_CODE, BY_NAME
 from wis.kernel.text import parse_kernel

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.wis_kernels import seeded_case
 from wis.errors import DecodeError, VerifyError
-from wis.kernel.affine import statically_safe
+from wis.kernel.certificate import statically_safe
 from wis.kernel.encoding import decode_kernel, encode_kernel
 from wis.kernel.inline import Size, inline, recursion, sizes
 from wis.kernel.interpret import Launch, launch

@@ -1,8 +1,8 @@
 """Imports PTX: ``import_ptx`` makes a module of kernels from the output of NVIDIA's compilers.
 
-In order: lexer and parser (text to data), lowering (statements to ops; integers, floats, convert, compare, memory, warp, calls and control
-have the form of each instruction), provenance (addresses to memories), tidy (optimisation), graph (order of blocks),
-assemble (to the kernel tier). What has no portable meaning is refused with its line and what to do instead.
+In order: lexer and parser (text to data), lowering (statements to ops; integers, floats, memory, warp, calls and control have the form of
+each instruction), provenance (addresses to memories), tidy (optimisation), graph (order of blocks), assemble (to the kernel tier). What has
+no portable meaning is refused with its line and what to do instead.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from wis.dtypes import DType
-from wis.frontends.ptx import calls, compare, control, convert, floats, integers, memory, warp  # noqa: F401  # they register themselves
+from wis.frontends.ptx import calls, control, floats, integers, memory, warp  # noqa: F401  # they register themselves
 from wis.frontends.ptx.assemble import Variables, assemble
 from wis.frontends.ptx.code import Code, Node
 from wis.frontends.ptx.errors import PtxError

@@ -7,7 +7,6 @@ import struct
 from typing import Final
 
 from wis.frontends.ptx.errors import PtxError
-from wis.frontends.ptx.lexer import number, tokens
 from wis.frontends.ptx.syntax import (
     Address,
     Instruction,
@@ -22,6 +21,8 @@ from wis.frontends.ptx.syntax import (
     Source,
     Variable,
     Vector,
+    number,
+    tokens,
 )
 
 __all__ = ["parse", "SIZES", "VERSIONS"]

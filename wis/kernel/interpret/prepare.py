@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from wis.kernel.expand.rewrite import form_of, in_place
+from wis.kernel.expand import form_of, in_place
 from wis.kernel.model import Block, Cbr, Kernel, Math, Op, RegType, Switch, Sync, Terminator, successors
 from wis.kernel.ops import BY_CODE, KernelOp, Sig
 from wis.kernel.verify import TRAPPING, VerifiedKernel

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wis.dtypes import DType
-from wis.kernel.interpret import bits, rounding
+from wis.kernel.interpret import arithmetic
 from wis.kernel.model import RegType
 from wis.kernel.ops import NAMED, KernelOp, Sig
 from wis.reference.access import convert
@@ -41,12 +41,12 @@ def value(row: KernelOp, attrs: tuple[int, ...], target: RegType, ins: Sequence[
     """The result of an op that has one, from registers and attributes alone."""
     if row.sig in _CONVERSIONS:
         return _CONVERSIONS[row.sig](row.name, ins[0], target)
-    if row.sig in rounding.CONVERSIONS:
-        return rounding.CONVERSIONS[row.sig](row.name, ins[0], NUMPY[target], attrs[0])
+    if row.sig in arithmetic.CONVERSIONS:
+        return arithmetic.CONVERSIONS[row.sig](row.name, ins[0], NUMPY[target], attrs[0])
     if row.sig is Sig.ROUNDED:
-        return rounding.FUNCTIONS[row.name](attrs[0], *ins)
+        return arithmetic.ROUNDED_FUNCTIONS[row.name](attrs[0], *ins)
     if attrs:
-        return bits.WITH_ATTRIBUTE[row.name](attrs[0], *ins)
+        return arithmetic.WITH_ATTRIBUTE[row.name](attrs[0], *ins)
     return np.asarray(_FUNCTIONS[row.name](*ins))
 
 
@@ -113,7 +113,7 @@ def _zeros_ordered(f: Callable[..., Array], of_zeros: Callable[..., Array]) -> C
 _FUNCTIONS: Final[dict[str, Callable[..., Array]]] = {
     **{name: MAP[name] for name in NAMED if name in MAP},
     "exp10": wide(lambda x: np.power(10.0, x)),
-    **bits.FUNCTIONS,
+    **arithmetic.BIT_FUNCTIONS,
     **{name: MAP[name] for name in ("add", "sub", "mul", "neg", "abs", "div", "fma", "sqrt", "floor", "ceil")},
     "min": _zeros_ordered(np.minimum, np.bitwise_or),
     "max": _zeros_ordered(np.maximum, np.bitwise_and),

@@ -12,8 +12,7 @@ from typing import Final
 
 from wis.kernel.model import RegType
 from wis.kernel.strict.logarithm import log1p_finite, log_finite
-from wis.kernel.strict.parts import INF, NAN, SIGN, horner, numbers, with_sign
-from wis.kernel.strict.trace import Value, bits, fma, sel
+from wis.kernel.strict.trace import INF, NAN, SIGN, Value, bits, fma, horner, numbers, sel, with_sign
 
 __all__ = ["sin", "cos", "tan", "asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh"]
 

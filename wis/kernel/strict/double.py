@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from wis.kernel.model import RegType
-from wis.kernel.strict.parts import INF, NAN, horner, numbers
-from wis.kernel.strict.trace import Value, bits, fma, real, sel
+from wis.kernel.strict.trace import INF, NAN, Value, bits, fma, horner, numbers, real, sel
 
 __all__ = ["exp", "exp2", "log", "log2", "tanh", "sigmoid", "exp_near", "log_finite", "log_near"]
 

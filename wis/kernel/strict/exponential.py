@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wis.kernel.strict.parts import horner, numbers
-from wis.kernel.strict.trace import Value, bits, fma, real, sel
+from wis.kernel.strict.trace import Value, bits, fma, horner, numbers, real, sel
 
 __all__ = ["exp", "power_of_two", "power_of_two_normal", "exp2", "exp10", "expm1", "sigmoid", "sinh", "cosh", "tanh"]
 

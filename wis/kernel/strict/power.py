@@ -6,8 +6,7 @@ from typing import Final
 
 from wis.kernel.model import RegType
 from wis.kernel.strict.exponential import power_of_two
-from wis.kernel.strict.parts import INF, NAN, SIGN, horner, numbers, with_sign
-from wis.kernel.strict.trace import Value, bits, fma, real, sel
+from wis.kernel.strict.trace import INF, NAN, SIGN, Value, bits, fma, horner, numbers, real, sel, with_sign
 
 __all__ = ["pow", "rsqrt", "hypot"]
 

@@ -10,8 +10,7 @@ from typing import Final
 from wis.kernel.model import RegType
 from wis.kernel.strict.double import exp_near, log_finite, log_near
 from wis.kernel.strict.exponential import power_of_two_normal
-from wis.kernel.strict.parts import INF, NAN, horner, numbers
-from wis.kernel.strict.trace import Value, fma, sel
+from wis.kernel.strict.trace import INF, NAN, Value, fma, horner, numbers, sel
 
 __all__ = ["lgamma", "digamma", "erf", "erfc", "erfinv"]
 

@@ -1,19 +1,25 @@
-"""Expressions over registers: Python operators write the ops of one straight-line form.
+"""Expressions over registers: Python operators write the ops of one straight-line form; and building blocks that several strict functions
+share.
 
 A form is written as ordinary arithmetic on ``Value``s; ``Trace.form`` makes of it a ``Function`` of one block whose registers are reused as
 soon as a value is dead. Equal expressions are written once, constants come right before their first use, and what nothing needs is dropped.
+
+Coefficients of every polynomial of this package, unless its docstring says otherwise: the minimax fit of the stated function on the
+stated interval under the stated weight, found by Lawson's iteration (weighted least squares on 600 Chebyshev nodes, weights multiplied by
+the error until it is level), each coefficient from the lowest on rounded to the form's type and the rest fitted again. "2^-28" then is
+the largest weighted error of the rounded polynomial.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from wis.kernel.model import Block, Function, Op, RegType, Ret
 from wis.kernel.ops import BY_NAME
 
-__all__ = ["Value", "Trace", "trace", "fma", "sel", "bits", "real"]
+__all__ = ["INF", "NAN", "SIGN", "Trace", "Value", "bits", "fma", "horner", "numbers", "real", "sel", "trace", "with_sign"]
 
 _FLOATS: Final = {RegType.F32: "<f", RegType.F64: "<d"}
 _PARTNER: Final = {RegType.F32: RegType.I32, RegType.F64: RegType.I64, RegType.I32: RegType.F32, RegType.I64: RegType.F64}
@@ -248,3 +254,27 @@ def trace(name: str, rule: Callable[..., Value], types: tuple[RegType, ...]) -> 
     """The form of ``rule``, a function of values of ``types``."""
     t = Trace()
     return t.form(name, rule(*(t.argument(type_, i) for i, type_ in enumerate(types))), types)
+
+
+INF: Final = float("inf")
+NAN: Final = float("nan")
+SIGN: Final = -(1 << 31)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Coefficients in C's hexadecimal form, lowest power first."""
+    return tuple(float.fromhex(word) for word in text.split())
+
+
+def horner(x: Value, coefficients: Sequence[float]) -> Value:
+    """The polynomial with these coefficients, lowest power first, by fma."""
+    result: Value | float = coefficients[-1]
+    for c in coefficients[-2::-1]:
+        result = fma(x, result, c)
+    assert isinstance(result, Value)
+    return result
+
+
+def with_sign(y: Value, sign: Value) -> Value:
+    """``y`` (f32) negated where the integer ``sign`` has its top bit; other bits of ``sign`` must be 0."""
+    return real(bits(y) ^ sign)

@@ -1,4 +1,6 @@
-"""An NVIDIA device through CuPy (or an AMD one through CuPy's ROCm build): one stream, memory, modules, cuBLAS.
+"""The cuda back end: the shared engine on NVIDIA devices (and AMD's through its ROCm build), through CuPy.
+
+May live here: CuPy, NVRTC and what is special to CUDA. May not: plans, kernels' source (jit.kernels.cfamily).
 
 Kernels of one ``compile`` become one module, compiled by NVRTC for exactly this device's architecture, and kept in the object cache. CuPy's
 memory pools are not used: blocks are parts of one allocation, and memory is set to zero before a session can read it.
@@ -22,7 +24,8 @@ from jit.errors import KernelRefused, ToolchainError
 from jit.kernels.cfamily import CUDA, Source, emit, program
 from wis.dtypes import DType
 
-__all__ = ["CudaDevice", "CompiledKernel", "compile_job", "OPTIONS"]
+__all__ = ["OPTIONS", "CudaDevice"]
+
 
 OPTIONS: Final = ("--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false", "-default-device")
 """Nothing that trades exactness for speed."""
