@@ -1,6 +1,6 @@
 """The journal of a node's pure cores on the bus: their stimuli and their decisions, for deterministic replay. Pure.
 
-One message carries consecutive records of one core of one device as that core's own frames (scheduler.dispatch.journal and
+One message carries consecutive records of one core of one device as that core's own frames (scheduler.dispatch.snapshot and
 scheduler.vram.journal know them). The records are divided into *segments*: each begins with an empty state or a snapshot of one.
 Array-like: new fields go last and have defaults; nothing is renamed, reordered or retyped.
 """

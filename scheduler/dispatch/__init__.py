@@ -3,7 +3,7 @@
     dispatch = Dispatch(DispatchState(config=DispatchConfig(in_flight_max=2)))
     for decision in dispatch.on(BatchArrived(at_ns, session, epoch, seq, nbytes, content)): ...
 
-``journal`` turns (stimulus, decisions) into bytes and replays them; ``occupancy`` holds exact utilization and starvation;
+``snapshot`` turns (stimulus, decisions) and the state into bytes and replays them; ``state`` holds exact utilization and starvation;
 ``order`` is the policy. See core for the rules.
 
 May live here: decisions about launches. May not: executing them (services.server).
@@ -13,10 +13,8 @@ from scheduler.dispatch.core import Dispatch, chain
 from scheduler.dispatch.decisions import Decision, Drop, Launch, Park, Preempt, Refuse, Release
 from scheduler.dispatch.explain import Reason, explain
 from scheduler.dispatch.fair import fairness_bound
-from scheduler.dispatch.journal import Journal, Record, decode_journal, replay, verify
-from scheduler.dispatch.occupancy import Occupancy, percent
-from scheduler.dispatch.snapshot import restore, snapshot
-from scheduler.dispatch.state import DispatchState
+from scheduler.dispatch.snapshot import Journal, Record, decode_journal, replay, restore, snapshot, verify
+from scheduler.dispatch.state import DispatchState, Occupancy, percent
 from scheduler.dispatch.stimuli import (
     FAULT,
     FIFO,

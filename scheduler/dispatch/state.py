@@ -1,4 +1,5 @@
-"""The dispatcher's state: what one device has open, waiting and in flight, and phases of sessions. Data only; changed by its neighbours.
+"""The dispatcher's state: what one device has open, waiting and in flight, phases of sessions, and its utilization and starvation, exact,
+from the times of stimuli. Data only; changed by its neighbours.
 
 A session's state machine (``Phase``), with every legal step (``TRANSITIONS``):
 
@@ -6,6 +7,12 @@ A session's state machine (``Phase``), with every legal step (``TRANSITIONS``):
      │ a launch faults       │ a launch faults                     ▲
      ▼                       ▼                                     │
     FAULTED ─SessionClosed─▶ ENDING ───nothing is in flight────────┘
+
+- *busy*: at least one launch is in flight.
+- *fed*: busy, and at least one further launch waits: in flight behind the running one, or ready and not handed over yet.
+
+Utilization % is busy time over the window; starvation % is fed time over the window (high: the device never lacks work). Both are
+kept as totals in nanoseconds: a window is the difference of two totals, so no window is ever lost or counted twice.
 """
 
 from __future__ import annotations
@@ -14,10 +21,42 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from scheduler.dispatch.occupancy import Occupancy
 from scheduler.dispatch.stimuli import PRIORITIES, WEIGHT_DEFAULT, DispatchConfig
 
-__all__ = ["TRANSITIONS", "DispatchState", "Flight", "Level", "Phase", "SessionState", "Waiting"]
+__all__ = ["TRANSITIONS", "DispatchState", "Flight", "Level", "Occupancy", "Phase", "SessionState", "Waiting", "percent"]
+
+
+@dataclass(slots=True)
+class Occupancy:
+    """Totals up to ``at_ns``; ``busy`` and ``fed`` are what holds from then on."""
+
+    at_ns: int = 0
+    busy_ns: int = 0
+    fed_ns: int = 0
+    busy: bool = False
+    fed: bool = False
+
+    def advance(self, at_ns: int) -> None:
+        """Count the time up to ``at_ns`` with what held until now."""
+        passed_ns = at_ns - self.at_ns
+        if self.busy:
+            self.busy_ns += passed_ns
+        if self.fed:
+            self.fed_ns += passed_ns
+        self.at_ns = at_ns
+
+    def set(self, in_flight: int, ready: int) -> None:
+        """What holds from ``at_ns`` on: launches in flight, and sessions with a launch ready beside them."""
+        self.busy = in_flight > 0
+        self.fed = self.busy and in_flight + ready > 1
+
+
+def percent(part_ns: int, window_ns: int) -> int:
+    """``part_ns`` of ``window_ns`` in whole percent, rounded half up, 0 for an empty window."""
+    if window_ns <= 0:
+        return 0
+    return (200 * part_ns + window_ns) // (2 * window_ns)
+
 
 Entry = tuple[int, int, str]
 """An entry of a heap: key, arrival of the batch, session."""

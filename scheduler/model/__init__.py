@@ -4,7 +4,7 @@
     outcome = simulate(tenants, arrivals, DispatchConfig(), costs)
     outcome.sessions["a"].latency_ns(99)
 
-May live here: the executor's behaviour as far as the dispatcher sees it (``device``), clients that wait for answers (``inputs``,
+May live here: the executor's behaviour as far as the dispatcher sees it (``simulate``), clients that wait for answers (``inputs``,
 ``clients``), what came of it (``outcome``), and the story of waits (``waits``). May not: rules (scheduler.dispatch decides here, too).
 """
 

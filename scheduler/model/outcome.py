@@ -79,7 +79,7 @@ class SessionOutcome:
 
 @dataclass(slots=True)
 class Outcome:
-    """``busy_ns`` and ``fed_ns`` of the window [begin_ns, end_ns) as scheduler.dispatch.occupancy defines them. ``records``: the journal of
+    """``busy_ns`` and ``fed_ns`` of the window [begin_ns, end_ns) as scheduler.dispatch.state defines them. ``records``: the journal of
     the run, as a node would have written it. ``unfinished``: batches that arrived (or would have) and did not finish."""
 
     sessions: dict[str, SessionOutcome] = field(default_factory=dict)

@@ -1,15 +1,14 @@
 """Which node and device a task gets: the cluster as a fold over the log (view, state, columns), whether a task may run there (feasible,
-survey), how good it is there (rank), the choice with its reasons (decide), the order of the queue and why a task waits (order, queue,
-waiting, remedies), and what the log or the nodes still lack (reconcile). Pure.
+survey), how good it is there and the choice with its reasons (decide), the order of the queue and why a task waits (order, queue,
+remedies), and what the log or the nodes still lack (reconcile). Pure.
 
 May live here: decisions about nodes and devices. May not: appending facts, sending commands (services.controller).
 """
 
-from scheduler.placement.decide import Decision, check_recorded, decide, explain
+from scheduler.placement.decide import PARTS, SCORE_MAX, WEIGHTS, Decision, check_recorded, decide, explain
 from scheduler.placement.feasible import Capacity, capacity
 from scheduler.placement.order import effective_priority, queue_order
 from scheduler.placement.queue import QueueMemory, expired_waiting, queue_decisions, queue_due_ns, worth_telling
-from scheduler.placement.rank import PARTS, SCORE_MAX, WEIGHTS
 from scheduler.placement.reconcile import (
     Clock,
     Heard,
@@ -20,9 +19,8 @@ from scheduler.placement.reconcile import (
     sessions_to_end,
     sessions_to_reprioritise,
 )
-from scheduler.placement.remedies import Remedy
+from scheduler.placement.remedies import Remedy, Waiting, why_waiting
 from scheduler.placement.view import ClusterView, GroupView, Measured, NodeView, Reservation, SessionView, TaskView
-from scheduler.placement.waiting import Waiting, why_waiting
 
 __all__ = [
     "ClusterView", "NodeView", "TaskView", "SessionView", "GroupView", "Reservation", "Capacity", "capacity", "Measured", "Decision",

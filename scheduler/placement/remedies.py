@@ -1,5 +1,7 @@
-"""Remedies for a waiting task: the end of other tasks, a setting, a node. Each is a change after which the task fits where it says, were it
-alone in the queue; the tests make the change and look. Pure."""
+"""Explanation of a task's waiting: its place in the queue, what blocks it, what happens by time alone, and remedies: the end of other
+tasks, a setting, a node. Each remedy is a change after which the task fits where it says, were it alone in the queue; the tests make the
+change and look. Pure, for people.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,16 @@ from bus_schemas.events import TaskSubmitted
 from scheduler.placement import columns as col
 from scheduler.placement import reasons as why
 from scheduler.placement.columns import Ints
-from scheduler.placement.feasible import Capacity, beyond_every_device, capacity_of_row, refuse_cluster
-from scheduler.placement.order import NEVER, Place, nearest, shortfalls
+from scheduler.placement.decide import decide
+from scheduler.placement.feasible import Capacity, Refusal, beyond_every_device, capacity_of_row, refuse_cluster
+from scheduler.placement.order import NEVER, Place, effective_priority, kept_from, nearest, protected_from_ns, rank, rises_ns, shortfalls
+from scheduler.placement.queue import expiry_ns
 from scheduler.placement.states import OVERCOMMIT_NODE
 from scheduler.placement.survey import CODES, FITS, Survey, survey
 from scheduler.placement.view import ClusterView
 from scheduler.vram.overcommit import PERCENT_MAX
 
-__all__ = ["END", "OVERCOMMIT", "RESUME", "RECOVER", "GROUP", "FIRST", "JOIN", "Remedy", "remedies"]
+__all__ = ["END", "FIRST", "GROUP", "JOIN", "OVERCOMMIT", "RECOVER", "RESUME", "Remedy", "Waiting", "remedies", "why_waiting"]
 
 END: Final = "end"
 """These tasks and sessions end."""
@@ -220,3 +224,68 @@ def _rows(view: ClusterView, kept: dict[tuple[str, int], str]) -> list[int]:
 
 def _names(noun: str, names: tuple[str, ...] | list[str]) -> str:
     return f"{noun}{'s' if len(names) != 1 else ''} {', '.join(names)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why one task waits, at one time. Times in ns; None: never."""
+
+    task: str
+    #: 1 for the first in the queue.
+    place: int
+    queue_length: int
+    priority: int
+    #: Where it waits: ``priority`` raised by waiting.
+    level: int
+    waited_ns: int
+    #: Reasons with counts, the commonest first.
+    refused: tuple[tuple[str, int], ...]
+    #: Of these refusals.
+    examples: tuple[Refusal, ...]
+    #: What would let it in.
+    remedies: tuple[Remedy, ...]
+    #: When its level rises next.
+    rises_ns: int | None
+    #: From when on it may reserve devices.
+    protected_ns: int | None
+    reserved_node: str
+    #: Devices it has reserved.
+    reserved_gpus: tuple[int, ...]
+    #: When it gives up.
+    expires_ns: int | None
+    sentence: str
+
+
+def why_waiting(view: ClusterView, name: str, at_ns: int) -> Waiting | None:
+    """Of a task that waits for room at Unix time ``at_ns``; None when it does not. Milliseconds of work: for questions about one task."""
+    task = view.tasks.get(name)
+    if task is None or not task.waiting:
+        return None
+    decision = decide(view, task.submitted, at_ns)
+    mine = rank(view, task, at_ns)
+    place = 1 + sum(1 for other in view.queue if rank(view, view.tasks[other], at_ns) < mine)
+    found = remedies(view, task.submitted, kept_from(view, task.submitted, at_ns)) if not decision.gpus else ()
+    return Waiting(
+        task=name,
+        place=place,
+        queue_length=len(view.queue),
+        priority=task.priority,
+        level=effective_priority(view, task, at_ns),
+        waited_ns=max(0, at_ns - task.wait_from_ns),
+        refused=decision.refused,
+        examples=decision.refusals,
+        remedies=found,
+        rises_ns=rises_ns(view, task, at_ns),
+        protected_ns=protected_from_ns(view, task),
+        reserved_node=task.reserved.node if task.reserved is not None else "",
+        reserved_gpus=task.reserved.gpus if task.reserved is not None else (),
+        expires_ns=expiry_ns(task),
+        sentence=_sentence(place, decision.refused, found),
+    )
+
+
+def _sentence(place: int, refused: tuple[tuple[str, int], ...], found: tuple[Remedy, ...]) -> str:
+    if not found:
+        return f"there is room; it is number {place} in the queue and is placed when its turn comes"
+    reasons = ", ".join(f"{reason} ({count}x)" for reason, count in refused)
+    return f"number {place} in the queue; nothing fits: {reasons}; what would let it in: {'; or '.join(remedy.text for remedy in found)}"

@@ -3,7 +3,6 @@
 May live here: decisions about memory. May not: bytes and moves (services.server.executor).
 """
 
-from scheduler.vram.coldest import coldest, hottest
 from scheduler.vram.core import Vram
 from scheduler.vram.decisions import Allow, Await, Decision, MemoryReady, Refuse, SwapIn, SwapOut
 from scheduler.vram.overcommit import PERCENT_MAX, effective_percent, schedulable_bytes
@@ -26,6 +25,7 @@ from scheduler.vram.stimuli import (
     SwappedOut,
     Tick,
 )
+from scheduler.vram.victims import coldest, hottest
 
 __all__ = [
     "Vram", "VramState", "SessionMemory", "Stimulus", "DeviceConfigured", "SessionOpened", "SessionClosed", "AllocationRequested", "Holds",

@@ -1,4 +1,5 @@
-"""Victim selection: which sessions are swapped out, and how much of them, as functions of the state. Nothing here changes it.
+"""Victim selection: which sessions are swapped out, how much of them, and which buffers when part of a victim's memory is enough, as
+functions of the state, of sizes and times. Nothing here changes them.
 
 A session is *eligible* when it may be swapped, nothing of it runs, moves, or is about to run on memory set aside for it, it has not used
 the device for ``idle_ns``, and its last swap did not just fail. Sessions of P0 are victims of P0 only.
@@ -10,11 +11,11 @@ priority, then to the longest idle. Of a victim only as much is asked as is need
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from scheduler.vram.state import ASKED, WAITING, SessionMemory, VramState
 
-__all__ = ["eligible", "may_displace", "order", "plan", "reachable_bytes", "next_eligible_ns"]
+__all__ = ["coldest", "eligible", "hottest", "may_displace", "next_eligible_ns", "order", "plan", "reachable_bytes"]
 
 
 def may_displace(requester: SessionMemory, victim: SessionMemory) -> bool:
@@ -82,3 +83,35 @@ def next_eligible_ns(state: VramState, requester: SessionMemory, after_ns: int) 
         if v.held > 0 and _at_rest(v) and may_displace(requester, v)
     )
     return min((at for at in times if at > after_ns), default=None)
+
+
+def coldest(buffers: Iterable[tuple[int, int, int]], want_bytes: int) -> list[int]:
+    """Handles to give up so that at least ``want_bytes`` come free (all of them when that is less), from (handle, nbytes, used_ns).
+
+    Those unused for longest go first, the larger first among equals; one that turns out not to be needed stays, and of these the one
+    used last. So of a victim goes what it misses last, and hardly more than was asked for.
+    """
+    order = sorted(((used_ns, -nbytes, handle) for handle, nbytes, used_ns in buffers if nbytes), key=lambda b: b)
+    chosen: list[tuple[int, int]] = []
+    got = 0
+    for _, negative, handle in order:
+        if got >= want_bytes:
+            break
+        chosen.append((handle, -negative))
+        got -= negative
+    kept: set[int] = set()
+    for handle, nbytes in reversed(chosen):
+        if got - nbytes >= want_bytes:
+            got -= nbytes
+            kept.add(handle)
+    return [handle for handle, _ in chosen if handle not in kept]
+
+
+def hottest(buffers: Iterable[tuple[int, int, int]], room_bytes: int) -> list[int]:
+    """Handles to bring back into ``room_bytes`` ahead of need, from (handle, nbytes, used_ns): those used last first, as many as fit."""
+    chosen = []
+    for _, nbytes, handle in sorted((-used_ns, nbytes, handle) for handle, nbytes, used_ns in buffers):
+        if nbytes <= room_bytes:
+            chosen.append(handle)
+            room_bytes -= nbytes
+    return chosen

@@ -22,7 +22,7 @@ from bus_schemas.events import (
 )
 from bus_schemas.subjects import EVENTS_STREAM, event_subject, session_facts
 from scheduler.placement import TaskView
-from scheduler.placement.rank import SCORE_MAX
+from scheduler.placement.decide import SCORE_MAX
 from services.controller.journals import Life
 from services.controller.log_projection import LogProjection
 from services.controller.web.formats import bytes_text

@@ -11,7 +11,7 @@ from bus_schemas.events import Considered, TaskPlaced, TaskRefused, TaskSubmitte
 from bus_schemas.runs import RunState
 from scheduler.placement import ClusterView, TaskView
 from scheduler.placement import reasons as why
-from scheduler.placement.rank import SCORE_MAX, WEIGHTS
+from scheduler.placement.decide import SCORE_MAX, WEIGHTS
 from services.controller.bodies import MIB
 from services.controller.presenters import Json, Shown, everyone, node_name, rfc3339
 

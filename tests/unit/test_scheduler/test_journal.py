@@ -6,7 +6,7 @@ import pytest
 
 from scheduler.dispatch import BatchArrived, Journal, LaunchFinished, SessionOpened, Stimulus, decode_journal, replay, verify
 from scheduler.dispatch.decisions import Launch
-from scheduler.dispatch.journal import Record
+from scheduler.dispatch.snapshot import Record
 from scheduler.errors import JournalError, ReplayMismatch
 
 STIMULI: list[Stimulus] = [

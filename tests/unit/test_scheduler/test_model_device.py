@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scheduler.dispatch import FAULT, OK, Launch, LaunchFinished, LaunchReturned, LaunchStopped
 from scheduler.model import Arrival, DeviceCosts, percentile
-from scheduler.model.device import VirtualDevice
+from scheduler.model.simulate import VirtualDevice
 
 COSTS = DeviceCosts(launch_ns=10, report_ns=5, slice_ns=2, stop_ns=4, over_ns=1)
 
