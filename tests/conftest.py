@@ -7,6 +7,7 @@ example finds is reported with ``@reproduce_failure`` and becomes a test. No exa
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,15 @@ settings.register_profile("default-and-new", settings.get_profile("fixed"))
 settings.register_profile("search", derandomize=False, print_blob=True, deadline=None)
 settings.register_profile("mutation", derandomize=True, database=None, deadline=None, phases=(Phase.explicit, Phase.generate))
 settings.load_profile("default-and-new")
+
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected stays until the end: collections need not walk it, neither before this nor after."""
+    gc.freeze()
+    gc.enable()
+
 
 _NEW_PART = 4
 """One new example for so many fixed ones."""

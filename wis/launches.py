@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from wis.errors import LaunchError
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import ADDRESS_SHIFT, Access, BufferParam, RegType
-from wis.kernel.verify import VerifiedKernel
 from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar
 from wis.reference.access import Number, immediate
 from wis.verify.launches import SCALAR_TYPES
+
+if TYPE_CHECKING:
+    from wis.kernel.verify import VerifiedKernel  # a program without launches does without it
 
 __all__ = ["KernelCall", "addresses", "kernel_call", "launch_params"]
 

@@ -7,6 +7,7 @@ fails: ``import torch`` raises. With WOOLY_ON_FAILURE=cpu the script runs on the
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Mapping
 from types import TracebackType
@@ -80,9 +81,15 @@ def _activate() -> None:
             _report(text)
     checks.check_process(settings)  # before importing modules that use torch's private names
 
-    from wooly.activation import activate
+    collects = gc.isenabled()
+    gc.disable()  # what is imported and registered stays; collections would walk torch's million objects meanwhile
+    try:
+        from wooly.activation import activate
 
-    activate(settings)
+        activate(settings)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -10,10 +10,10 @@ from tests.support.programs import run
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [50_000, 150_000])
 def test_programs_compiled_for_the_host_agree_with_the_cpu(seed: int) -> None:
-    run(100, seed, "--backend", "host")
+    run(50, seed, "--backend", "host")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("--cut",), ("--no-fusion",), ("--backend", "opencl", "--in-process")], ids=lambda o: o[-1].strip("-"))
 def test_programs_in_slices_without_fusion_and_on_opencl_agree_with_the_cpu(options: tuple[str, ...]) -> None:
-    run(35, 60_000, *options)
+    run(20, 60_000, *options)

@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +52,6 @@ import numpy.typing as npt
 from wis.cost import count_instr
 from wis.encoding import digest, encode_program
 from wis.errors import Finding, VerifyError
-from wis.kernel.verify import VerifiedKernel
 from wis.limits import LIMITS, Limits
 from wis.ops import Kind
 from wis.program import BoundInstr, BoundProgram, Imm, Program, Ref, bind, bind_instr, dims_layout
@@ -63,6 +62,9 @@ from wis.verify.report import Report
 from wis.verify.shapes import check_shapes
 from wis.verify.structure import check_structure
 from wis.verify.types import check_types
+
+if TYPE_CHECKING:
+    from wis.kernel.verify import VerifiedKernel  # a program without launches does without it
 
 __all__ = ["Verified", "verify"]
 

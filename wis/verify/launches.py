@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from wis.dtypes import DType
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import Access, BufferParam, RegType
-from wis.kernel.verify import VerifiedKernel
 from wis.ops import BY_NAME
 from wis.program import BoundInstr, Imm, Instr, Operand, Program, Ref
 from wis.verify.report import Report
+
+if TYPE_CHECKING:
+    from wis.kernel.verify import VerifiedKernel  # a program without launches does without it
 
 __all__ = ["SCALAR_TYPES", "check_launches", "check_regions", "find_kernels"]
 
