@@ -59,7 +59,6 @@ def _ready(state: DispatchState, s: SessionState) -> Reason:
     """It could be launched as far as it is concerned, and was not."""
     policy = POLICIES[state.config.policy]
     ahead = [flight.session for flight in state.flights if not flight.preempted and flight.level <= s.level]
-    reserved = [flight.session for flight in state.flights if flight.reserved]
     if policy.leveled:
         higher = [flight.session for flight in state.flights if not flight.preempted and flight.level < s.level and not flight.reserved]
         higher += _waiting(state, range(s.level))
@@ -73,10 +72,9 @@ def _ready(state: DispatchState, s: SessionState) -> Reason:
         elif policy.leveled and s.urgent is not None:
             rule = why.DEADLINE_ORDER
         return Reason(rule, _unique(ahead + peers))
-    if reserved and not flights.room(state, s.level):
-        return Reason(why.RESERVED_SHARE, _unique(reserved + ahead))
     if not flights.room(state, s.level):
-        return Reason(why.IN_FLIGHT_FULL, _unique(ahead))
+        reserved = any(flight.reserved and not flight.preempted for flight in state.flights)
+        return Reason(why.RESERVED_SHARE if reserved else why.IN_FLIGHT_FULL, _unique(ahead))
     if choice.overtakes(state, s):
         owed = [flight.session for flight in state.flights if flight.preempted and flight.level == s.level]
         return Reason(why.FAIR_SHARE, _unique(ahead + owed))
