@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from bus_schemas.events import (
@@ -17,14 +15,12 @@ from bus_schemas.events import (
     SessionClosedFact,
     SessionOpenedFact,
     SessionPriorityChanged,
-    TaskPlaced,
     TaskPriorityChanged,
     TaskRefused,
     TaskStateChanged,
     TaskSubmitted,
 )
 from scheduler.placement import (
-    ClusterView,
     Measured,
     QueueMemory,
     decide,
@@ -35,58 +31,11 @@ from scheduler.placement import (
     queue,
     queue_decisions,
     queue_due_ns,
-    queue_order,
     sessions_to_end,
     sessions_to_reprioritise,
     why_waiting,
 )
-
-GIB = 1 << 30
-MINUTE = 60 * 10**9
-
-
-def node(name: str, *gib: int, groups: tuple[str, ...] = ()) -> NodeRegistered:
-    devices = tuple(DeviceFact(index, "gpu", "host", 8, size * GIB) for index, size in enumerate(gib))
-    return NodeRegistered(1, name, name, "", 1, devices, groups)
-
-
-def task(name: str, gib: int = 1, *, minute: int = 0, gpus: int = 1, **more: Any) -> TaskSubmitted:
-    """One that waits for room. ``more``: priority, exclusive, noswap, groups, queue_timeout_ms."""
-    return TaskSubmitted(minute * MINUTE, name, "acme", more.pop("priority", 0), gib * GIB, gpus, queue=more.pop("queue", True), **more)
-
-
-def session(name: str, of: str, on: str, priority: int = 0) -> SessionOpenedFact:
-    return SessionOpenedFact(1, name, "acme", of, on, 0, priority, GIB)
-
-
-class Cluster:
-    """A view with a controller that goes through the queue after every fact, at the given minute."""
-
-    def __init__(self, *facts: Event) -> None:
-        self.view = ClusterView()
-        for fact in facts:
-            self.add(fact)
-
-    def add(self, fact: Event, minute: int = 0) -> None:
-        self.view.apply(self.view.position + 1, fact)
-        self.go(minute)
-
-    def go(self, minute: int) -> list[TaskPlaced | TaskRefused]:
-        events = []
-        for decision in queue_decisions(self.view, minute * MINUTE):
-            events.append(decision.event())
-            self.view.apply(self.view.position + 1, events[-1])
-        return events
-
-    def end(self, name: str, minute: int) -> None:
-        self.add(TaskStateChanged(minute * MINUTE, name, "completed"), minute)
-
-    def waiting(self, minute: int = 0) -> list[str]:
-        return [seen.submitted.task for seen in queue_order(self.view, minute * MINUTE)]
-
-    def where(self, name: str) -> str:
-        placed = self.view.tasks[name].placed
-        return placed.node if placed is not None else ""
+from tests.unit.test_scheduler.clusters import GIB, MINUTE, Cluster, node, session, task
 
 
 def test_by_priority_then_by_age() -> None:
