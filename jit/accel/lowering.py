@@ -6,29 +6,28 @@ Kernels keep the strict form of named functions where there is one, so that resu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from jit.accel import library
-from jit.accel.calls import Arg, Buf, Call, KernelCall, block_of
-from jit.accel.device import OWN, Facts, Request
+from jit import library
+from jit.accel.calls import Call, KernelCall
+from jit.accel.device import BUFFER_WORDS, OWN, Facts, Request
+from jit.accel.library import LOWER
 from jit.accel.library.build import Build
-from jit.accel.library.writer import Made
-from jit.errors import Inexpressible
 from jit.kernels.loop import Form, LoopKernel
-from jit.kernels.lower import Lowered, What, fixed_numbers, lower
+from jit.kernels.lower import Lowered, fixed_numbers, lower
 from jit.kernels.scalar_ops import held
-from jit.plan.access import Access
-from jit.plan.calls import Fallback
+from jit.library.build import Launch
+from jit.plan.arguments import Arg, arguments, block_of
+from jit.plan.calls import ArgBlock, Fallback
 from jit.plan.form import FormedLoop, form
 from jit.plan.group import Group
-from wis.kernel.model import Math, RegType, ScalarParam
+from wis.kernel.model import Kernel, Math
 from wis.kernel.ops import NAMED
 from wis.kernel.strict import strict_form
 from wis.kernel.verify import verify_kernel
-from wis.ops import Kind
-from wis.program import BoundInstr, Scalar
+from wis.program import BoundInstr
 
 __all__ = ["Lowering"]
 
@@ -38,11 +37,10 @@ COLUMNS_MIN: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class _Fused:
-    """A fused kernel: its name, how it is launched, and the register type of each parameter (None: a buffer)."""
+    """A fused kernel: its name, and how it is launched."""
 
     name: str
     lowered: Lowered
-    kinds: tuple[RegType | None, ...]
 
 
 class Lowering:
@@ -59,8 +57,7 @@ class Lowering:
         fused = self._fuse(formed)
         sizes = [formed.args[slot] for slot in fused.lowered.kept]
         blocks, threads = fused.lowered.grid([size for size in sizes if isinstance(size, int)])
-        args = [_argument(what, formed.args[slot]) for what, slot in fused.lowered.arguments]
-        block = block_of(fused.kinds, args)
+        block = _block(fused.lowered.kernel, arguments(fused.lowered.arguments, formed.args))
         return KernelCall(block, tuple(group.loads), tuple(group.stores), fused.name, blocks, threads)
 
     def _fuse(self, formed: FormedLoop) -> _Fused:
@@ -73,14 +70,15 @@ class Lowering:
             name = f"fused_{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}"
             lowered = lower(loop, name, _policy(loop), fixed, columns=columns)
             self.requests[name] = Request(verify_kernel(lowered.kernel), (lowered.kernel.threads_max, 1, 1), options=OWN)
-            known = self._fused[key] = _Fused(name, lowered, _kinds(lowered))
+            known = self._fused[key] = _Fused(name, lowered)
         return known
 
-    def _library(self, made: Made) -> str:
-        name = made.kernel.name
-        if name not in self.requests:
-            self.requests[name] = Request(verify_kernel(made.kernel), (made.threads, 1, 1), options=OWN)
-        return name
+    def _launched(self, x: Launch) -> KernelCall:
+        """A launch of a library kernel."""
+        kernel = x.made.kernel
+        if kernel.name not in self.requests:
+            self.requests[kernel.name] = Request(verify_kernel(kernel), (x.made.threads, 1, 1), options=OWN)
+        return KernelCall(_block(kernel, x.args), x.reads, x.writes, kernel.name, x.grid[0], x.made.threads)
 
     def has(self, instr: BoundInstr) -> bool:
         """Coarse instructions are always taken apart: their parts fuse."""
@@ -88,17 +86,12 @@ class Lowering:
 
     def single(self, instr: BoundInstr, new_temp: Callable[[int], int]) -> list[Call | Fallback]:
         """One unfused instruction: launches of the library, or itself for the reference."""
-        if instr.op.kind is not Kind.INDEX and not any(out.numel for out in instr.outs):
-            return []  # writes nothing (an index would still trap)
-        lowering = library.LOWER.get(instr.op.name)
-        if lowering is None:
-            return [Fallback.of(instr)]
-        build = Build(new_temp, self._library, self._facts)
-        try:
-            lowering(build, instr)
-        except Inexpressible:
-            return [Fallback.of(instr)]
-        return list(build.calls)
+        build = Build(new_temp, self._launched, self._facts)
+        return list(build.calls) if library.lower(build, instr, LOWER) else [Fallback.of(instr)]
+
+
+def _block(kernel: Kernel, args: Sequence[Arg]) -> ArgBlock:
+    return block_of(kernel, args, buffer_words=BUFFER_WORDS, number_words=1)
 
 
 def _kept(formed: FormedLoop) -> int:
@@ -110,16 +103,6 @@ def _kept(formed: FormedLoop) -> int:
         assert isinstance(size, int)
         total *= size
     return total
-
-
-def _argument(what: What, given: int | Access | Scalar) -> Arg:
-    if isinstance(given, Access):
-        return Buf(given.buffer) if what is What.BUFFER else given.offset
-    return given
-
-
-def _kinds(lowered: Lowered) -> tuple[RegType | None, ...]:
-    return tuple(RegType(p.reg_type) if isinstance(p, ScalarParam) else None for p in lowered.kernel.params)
 
 
 def _policy(loop: LoopKernel) -> Math:

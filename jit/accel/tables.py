@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jit.accel.calls import Call, KernelCall, ProductCall, bits_of
+from jit.accel.calls import Call, KernelCall, ProductCall
 from jit.accel.device import GRID_WORDS
 from jit.accel.memory import TRAP_AT
 from jit.kernels.scalar_ops import memory_kind
+from jit.plan.arguments import bits_of
 from jit.plan.calls import Fallback, WholeInstr
 from jit.plan.planner import Planned
 from wis.dtypes import DType

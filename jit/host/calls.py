@@ -12,26 +12,30 @@ from typing import Final
 import numpy as np
 from blake3 import blake3
 
+from jit import library as common
 from jit.host import library
 from jit.host.library import blas
 from jit.host.record import F32, F64, SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, Symbol, TempPtr, TempRef, TrapPtr, TrapSite
-from jit.host.simt.function import ARGS_FIXED, ARGS_PARAM, kernel_text
+from jit.host.simt.function import ARGS_PARAM, kernel_text
 from jit.host.toolchain import Toolchain, c_function
 from jit.kernels import scalar_ops
 from jit.kernels.gangs import GangKernel, lower_gangs
 from jit.kernels.launch import Dim3, KernelOptions
 from jit.kernels.loop import Form, LoopKernel
-from jit.kernels.lower import LANES, What, fixed_numbers
+from jit.kernels.lower import LANES, fixed_numbers
+from jit.library.build import Build, Launch
 from jit.plan import calls
 from jit.plan.access import Access, access
+from jit.plan.arguments import Arg as CommonArg
+from jit.plan.arguments import arguments, block_of
 from jit.plan.calls import ArgBlock, Fallback
 from jit.plan.form import FormedLoop, form
 from jit.plan.group import Group
 from wis.dtypes import DType
 from wis.kernel.limits import KERNEL_LIMITS
-from wis.kernel.model import BufferParam
+from wis.kernel.model import Kernel
 from wis.kernel.verify import verify_kernel
-from wis.program import BoundInstr, Operand, Scalar
+from wis.program import BoundInstr, Operand
 from wis.traps import index_key
 
 __all__ = ["Call", "Lowering", "is_short", "supported"]
@@ -60,6 +64,10 @@ columns take the usual passes: what is the same for all of them has to leave the
 _ALONE: Final = frozenset({"erfinv", "lgamma", "digamma"})
 """The reference computes these, and ``erf`` and ``erfc`` of f64: the kernel tier's forms of them have not been measured here."""
 
+_OTHERS: Final = ("max_pool", "avg_pool", "avg_pool_dx", "sort", "topk", "search_sorted", "nonzero", "random")
+LOWER: Final = {name: lowering for name, lowering in common.LOWER.items() if name not in _OTHERS}
+"""What runs by the library of the kernel tier here."""
+
 _Key = tuple[LoopKernel, tuple[tuple[int, int], ...], bool]
 
 
@@ -71,10 +79,9 @@ def supported(name: str, out: DType, ins: Sequence[DType]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fused:
+class _Native:
     """A compiled kernel; ``scratch_bytes``: what a thread that runs it needs."""
 
-    kernel: GangKernel
     address: int
     scratch_bytes: int
 
@@ -84,7 +91,8 @@ class Lowering:
 
     def __init__(self, toolchain: Toolchain) -> None:
         self._toolchain = toolchain
-        self._groups: dict[_Key, _Fused] = {}
+        self._groups: dict[_Key, tuple[GangKernel, _Native]] = {}
+        self._kernels: dict[str, _Native] = {}
         self._functions: dict[str, int] = {}
         self._seal = _source_digest()
 
@@ -96,40 +104,44 @@ class Lowering:
     def group(self, group: Group) -> Call:
         """A fused group as one call: a verified kernel whose blocks are the units."""
         made = form(group)
-        fused = self._fused(made)
-        grid = fused.kernel.grid(made.args)
-        units = prod(grid)
-        return Call(
-            _launch_block(fused.kernel, made, grid), tuple(group.loads), tuple(group.stores), address=fused.address, units=units,
-            grain=made.units * made.grain / max(1, units), max_chunks=0, scratch_bytes=max(SCRATCH_BYTES, fused.scratch_bytes),
-            name=_title(made),
-        )  # fmt: skip
+        kernel, native = self._fused(made)
+        grid = kernel.grid(made.args)
+        block = _block(kernel.kernel, arguments(kernel.arguments, made.args), grid)
+        block_ns = made.units * made.grain / max(1, prod(grid))
+        return _call(native, _title(made), block, grid, block_ns, tuple(group.loads), tuple(group.stores))
 
-    def _fused(self, made: FormedLoop) -> _Fused:
+    def _fused(self, made: FormedLoop) -> tuple[GangKernel, _Native]:
         fixed, short = fixed_numbers(made.kernel, made.args), is_short(made)
         key = made.kernel, tuple(fixed.items()), short
         if key not in self._groups:
             kernel = lower_gangs(made.kernel, "group", fixed=fixed, short=short)
-            verified = verify_kernel(kernel.kernel, _LIMITS)
             passes = () if short or made.kernel.form is Form.COLS else _LIGHT
-            seal = f"{self._seal}\n{verified.digest.hex()}\n{_OWN} {passes}"
-            symbol = f"group_{blake3(seal.encode()).hexdigest(16)}"
-            found = self._toolchain.functions(
-                seal,
-                (symbol, f"{symbol}_scratch"),
-                lambda: kernel_text(verified, symbol, (LANES, 1, 1), 0, _OWN),
-                optimise=True,
-                passes=passes,
-            )
-            self._groups[key] = _Fused(kernel, found[symbol], c_function(found[f"{symbol}_scratch"], ctypes.c_int64)())
+            self._groups[key] = kernel, self._compiled(kernel.kernel, LANES, passes)
         return self._groups[key]
 
+    def _compiled(self, kernel: Kernel, threads: int, passes: Sequence[str]) -> _Native:
+        """A kernel for blocks of so many threads."""
+        verified = verify_kernel(kernel, _LIMITS)
+        seal = f"{self._seal}\n{verified.digest.hex()}\n{threads} {_OWN} {passes}"
+        symbol = f"{kernel.name}_{blake3(seal.encode()).hexdigest(16)}"
+        found = self._toolchain.functions(
+            seal,
+            (symbol, f"{symbol}_scratch"),
+            lambda: kernel_text(verified, symbol, (threads, 1, 1), 0, _OWN),
+            optimise=True,
+            passes=passes,
+        )
+        return _Native(found[symbol], c_function(found[f"{symbol}_scratch"], ctypes.c_int64)())
+
     def has(self, instr: BoundInstr) -> bool:
-        """Whether the library has a native form of this instruction."""
-        return library.lower(instr) is not None
+        """Whether a library has a native form of this instruction."""
+        return common.lower(Build(lambda _: 0, lambda x: x, gangs=True), instr, LOWER) or library.lower(instr) is not None
 
     def single(self, instr: BoundInstr, new_temp: Callable[[int], int]) -> list[Call | Fallback]:
-        """One unfused instruction: the library's records, or the reference."""
+        """One unfused instruction: launches of the library, records of the host's own, or the reference."""
+        build = Build(new_temp, self._launched, gangs=True)
+        if common.lower(build, instr, LOWER):
+            return list(build.calls)
         records = library.lower(instr)
         if records is None:
             return [Fallback.of(instr)]
@@ -139,6 +151,13 @@ class Lowering:
                 if isinstance(x, TempRef) and x.id not in temps:
                     temps[x.id] = (new_temp(x.nbytes), x.nbytes)
         return [self._record(record, temps) for record in records]
+
+    def _launched(self, x: Launch) -> Call:
+        """A launch of a kernel of the library, whose blocks are the units."""
+        name = x.made.kernel.name
+        if name not in self._kernels:
+            self._kernels[name] = self._compiled(x.made.kernel, x.made.threads, ())
+        return _call(self._kernels[name], name, _block(x.made.kernel, x.args, x.grid), x.grid, x.block_ns, x.reads, x.writes)
 
     def _record(self, record: Record, temps: dict[int, tuple[int, int]]) -> Call:
         def touched(x: Operand | TempRef) -> Access:
@@ -171,7 +190,7 @@ def _title(made: FormedLoop) -> str:
 
 
 def _source_digest() -> str:
-    """A digest of the code generator's own source: a cached object is only as good as the code that wrote it."""
+    """A digest of the code generator's own source: a cached object is only as good as the code that wrote it. Kernels are in its key."""
     import jit.host.emit as emitter
     import jit.host.simt as simt
 
@@ -189,26 +208,18 @@ def is_short(made: FormedLoop) -> bool:
     return loop.form is Form.ROWS and not loop.n_mid and isinstance(inner, int) and inner < LANES
 
 
-def _launch_block(kernel: GangKernel, made: FormedLoop, grid: Dim3) -> ArgBlock:
+def _block(kernel: Kernel, args: Sequence[CommonArg], grid: Dim3) -> ArgBlock:
     """The words of a launch as ``jit.host.simt.function`` reads them; the state is not used."""
-    params = kernel.kernel.params
-    words = np.zeros(ARGS_FIXED + ARGS_PARAM * len(params), np.int64)
-    words[1:ARGS_FIXED] = grid
-    pointers: list[tuple[int, int, int]] = []
-    scalars: list[tuple[DType, int, int]] = []
-    for at, (param, (what, slot)) in enumerate(zip(params, kernel.arguments, strict=True)):
-        word, given = ARGS_FIXED + ARGS_PARAM * at, made.args[slot]
-        if isinstance(param, BufferParam):
-            assert isinstance(given, Access)
-            pointers.append((word, given.buffer, 0))
-        elif isinstance(given, Access):
-            assert what is What.OFFSET
-            words[word] = given.offset
-        elif isinstance(given, Scalar):
-            scalars.append((given.dtype, word, given.slot))
-        else:
-            words[word] = given
-    return ArgBlock(words, np.array(pointers, np.int64).reshape(-1, 3), (), tuple(scalars))
+    return block_of(kernel, args, buffer_words=ARGS_PARAM, number_words=ARGS_PARAM, head=(0, *grid))
+
+
+def _call(
+    native: _Native, name: str, block: ArgBlock, grid: Dim3, block_ns: float, reads: tuple[Access, ...], writes: tuple[Access, ...]
+) -> Call:
+    return Call(
+        block, reads, writes, address=native.address, units=prod(grid), grain=block_ns, max_chunks=0,
+        scratch_bytes=max(SCRATCH_BYTES, native.scratch_bytes), name=name,
+    )  # fmt: skip
 
 
 def _arg_block(args: Sequence[Arg]) -> ArgBlock:

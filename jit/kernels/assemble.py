@@ -9,6 +9,7 @@ import numpy as np
 from wis.dtypes import DType
 from wis.kernel.model import (
     KERNEL_VERSION,
+    WARP,
     Block,
     Br,
     BufferParam,
@@ -20,6 +21,7 @@ from wis.kernel.model import (
     Ret,
     ScalarParam,
     Shared,
+    Shuffle,
     Space,
     Special,
     Terminator,
@@ -86,6 +88,25 @@ class Assembler:
     def special(self, which: Special) -> int:
         """A number of the thread, as i64."""
         return self.op("sext", RegType.I64, self.op("special", RegType.I32, attrs=(which,)))
+
+    def shuffled(self, mode: Shuffle, x: int, by: int) -> int:
+        """What another lane of the warp has in ``x``; registers that shuffles do not take go as numbers of 32 bits."""
+        kind, narrow, wide = self.kind(x), RegType.I32, RegType.I64
+        if kind in (wide, RegType.F64):
+            whole = x if kind is wide else self.op("reinterpret", wide, x)
+            low = self.shuffled(mode, self.op("narrow", narrow, whole), by)
+            high = self.shuffled(mode, self.op("narrow", narrow, self.same("shr_u", whole, self.const(wide, 32))), by)
+            both = self.same("or", self.op("zext", wide, low), self.same("shl", self.op("zext", wide, high), self.const(wide, 32)))
+            return both if kind is wide else self.op("reinterpret", RegType.F64, both)
+        if kind is RegType.PRED:
+            one = self.op("sel", narrow, x, self.const(narrow, 1), self.const(narrow, 0))
+            return self.test("ne", self.shuffled(mode, one, by), self.const(narrow, 0))
+        if kind is RegType.I16:
+            return self.op("narrow", RegType.I16, self.shuffled(mode, self.op("sext", narrow, x), by))
+        out, found = self.register(kind), self.register(RegType.PRED)
+        last = self.const(narrow, WARP - 1)
+        self.do(Op(BY_NAME["shfl"].code, (out, found), (x, self.const(narrow, by), last, self.const(narrow, -1)), (int(mode),)))
+        return out
 
     # --- parameters and memory
     def buffer(self, dtype: DType, access: int) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import nan, prod
+from math import prod
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -22,11 +22,11 @@ from jit.errors import Inexpressible
 from jit.kernels.launch import Dim3
 from jit.kernels.loop import LEAVES, REDUCTIONS, Form, LoopKernel
 from jit.kernels.lower import LANES, SHARED_TYPE, Argument, What, Writer
-from jit.kernels.scalar_ops import fold, from_memory, held, identity, memory_kind, operation, round_to, to_memory
+from jit.kernels.scalar_ops import EXTREMES, extreme, fold, from_memory, held, identity, memory_kind, operation, round_to, to_memory
 from wis.dtypes import DType
 from wis.kernel.limits import KERNEL_LIMITS
-from wis.kernel.model import Kernel, Math, Op, RegType, Shuffle, Space, Special
-from wis.kernel.ops import BY_NAME, NAMED
+from wis.kernel.model import Kernel, Math, RegType, Shuffle, Space, Special
+from wis.kernel.ops import NAMED
 
 __all__ = ["BLOCK", "GangKernel", "lower_gangs"]
 
@@ -38,7 +38,6 @@ _KEEP_COST: Final = 8
 _NAMED_COST: Final = 20
 """Of a named function, in simple operations; a value that costs ``_KEEP_COST`` is kept for a later pass rather than computed again."""
 _I32, _I64 = RegType.I32, RegType.I64
-_EXTREMES: Final = {"max": True, "fmax": True, "reduce_max": True, "min": False, "fmin": False, "reduce_min": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,27 +275,8 @@ class _GangWriter(Writer):
     def _meet(self, i: int, total: int) -> int:
         """In lane 0: it takes up lane 16, then lane 8 (which took up 24), ...; then all lanes have what lane 0 has."""
         for half in (16, 8, 4, 2, 1):
-            total = self._fold(i, total, self._shuffled(Shuffle.BFLY, total, half))
-        return round_to(self.a, self.loop.nodes[i].dtype, self._shuffled(Shuffle.IDX, total, 0))
-
-    def _shuffled(self, mode: Shuffle, x: int, by: int) -> int:
-        """What another lane has in ``x``; registers that shuffles do not take go as numbers of 32 bits."""
-        a, kind = self.a, self.a.kind(x)
-        if kind in (RegType.I64, RegType.F64):
-            whole = x if kind is _I64 else a.op("reinterpret", _I64, x)
-            low = self._shuffled(mode, a.op("narrow", _I32, whole), by)
-            high = self._shuffled(mode, a.op("narrow", _I32, a.same("shr_u", whole, self._number(32))), by)
-            both = a.same("or", a.op("zext", _I64, low), a.same("shl", a.op("zext", _I64, high), self._number(32)))
-            return both if kind is _I64 else a.op("reinterpret", RegType.F64, both)
-        if kind is RegType.PRED:
-            one = a.op("sel", _I32, x, a.const(_I32, 1), a.const(_I32, 0))
-            return a.test("ne", self._shuffled(mode, one, by), a.const(_I32, 0))
-        if kind is RegType.I16:
-            return a.op("narrow", RegType.I16, self._shuffled(mode, a.op("sext", _I32, x), by))
-        out, found = a.register(kind), a.register(RegType.PRED)
-        clamp = a.const(_I32, LANES - 1)
-        a.do(Op(BY_NAME["shfl"].code, (out, found), (x, a.const(_I32, by), clamp, a.const(_I32, -1)), (int(mode),)))
-        return out
+            total = self._fold(i, total, self.a.shuffled(Shuffle.BFLY, total, half))
+        return round_to(self.a, self.loop.nodes[i].dtype, self.a.shuffled(Shuffle.IDX, total, 0))
 
     # --- COLS
     def _cols(self) -> None:
@@ -438,21 +418,12 @@ class _GangWriter(Writer):
             else:
                 args = [self._value(n, values, here) for n in node.args]
                 kinds = [nodes[n].dtype for n in node.args]
-                if node.op in _EXTREMES and node.dtype.is_float:
-                    values[i] = self._extreme(node.op, args[0], args[1])
+                if node.op in EXTREMES and node.dtype.is_float:
+                    values[i] = extreme(self.a, node.op, args[0], args[1])
                 else:
                     values[i] = operation(self.a, node.op, node.dtype, kinds, args)
         return values[i]
 
     def _fold(self, i: int, total: int, x: int) -> int:
         op, source = self.loop.nodes[i].op, self._source(i)
-        return self._extreme(op, total, x) if op in _EXTREMES and source.is_float else fold(self.a, op, source, total, x)
-
-    def _extreme(self, name: str, x: int, y: int) -> int:
-        """The greater or lesser of two floats by selects, which are one instruction of a processor; 0 and -0 are equal."""
-        a = self.a
-        more = a.test("lt", y, x) if _EXTREMES[name] else a.test("lt", x, y)
-        best = a.same("sel", more, x, y)  # y when unordered
-        if name.startswith("f"):
-            return a.same("sel", a.test("ne", y, y), x, best)
-        return a.same("sel", a.test("ne", x, x), a.const(a.kind(x), nan), best)
+        return extreme(self.a, op, total, x) if op in EXTREMES and source.is_float else fold(self.a, op, source, total, x)

@@ -18,7 +18,19 @@ from wis.kernel.model import RegType
 from wis.kernel.ops import NAMED
 from wis.kernel.strict import strict_form
 
-__all__ = ["held", "round_to", "from_memory", "to_memory", "memory_kind", "operation", "supported", "fold", "identity"]
+__all__ = [
+    "held",
+    "round_to",
+    "from_memory",
+    "to_memory",
+    "memory_kind",
+    "operation",
+    "supported",
+    "fold",
+    "identity",
+    "EXTREMES",
+    "extreme",
+]
 
 _HELD: Final = {
     DType.BOOL: RegType.PRED, DType.U8: RegType.I16, DType.I8: RegType.I16, DType.U16: RegType.I16, DType.I16: RegType.I16,
@@ -254,3 +266,16 @@ def identity(name: str, dtype: DType) -> float:
     if dtype in _UNSIGNED:
         return 0 if greatest else (1 << bits) - 1
     return -(1 << bits - 1) if greatest else (1 << bits - 1) - 1
+
+
+EXTREMES: Final = {"max": True, "fmax": True, "reduce_max": True, "min": False, "fmin": False, "reduce_min": False}
+"""Whether each of these is the greater of two values."""
+
+
+def extreme(a: Assembler, name: str, x: int, y: int) -> int:
+    """The greater or lesser of two floats by selects, which are one instruction of a processor; 0 and -0 are equal."""
+    more = a.test("lt", y, x) if EXTREMES[name] else a.test("lt", x, y)
+    best = a.same("sel", more, x, y)  # y when unordered
+    if name.startswith("f"):
+        return a.same("sel", a.test("ne", y, y), x, best)
+    return a.same("sel", a.test("ne", x, x), a.const(a.kind(x), math.nan), best)

@@ -17,12 +17,13 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 
-from jit.accel.library.build import Args, Build, merged, operand, places
-from jit.accel.library.copy import copy
+from jit.accel.library.build import Build
 from jit.accel.library.matmul import product
-from jit.accel.library.windows import Numbers, positions, source, target, window_args
-from jit.accel.library.writer import THREADS, Made, Writer
 from jit.errors import Inexpressible
+from jit.library.build import Args, merged, operand, places
+from jit.library.copy import copy
+from jit.library.windows import Numbers, source, target, window_args
+from jit.library.writer import Made, Writer
 from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE, DType
 from wis.kernel.model import Access
@@ -69,7 +70,7 @@ def _summed(dtype: DType, target_dtype: DType, r: int) -> Made:
     at = w.coordinates(thread, n)
     line = w.place(y_at, at[:2], y_s[:2])
     total = w.variable(dtype, 0)
-    with positions(w, numbers.kernel) as position:
+    with w.loops(numbers.kernel) as position:
         window, there = target(numbers, at[2:], position)
         with w.when(there):
             total.set(total + w.load("y", w.place(w.place(line, position, y_s[2 : 2 + r]), window, y_s[2 + r :])))
@@ -108,13 +109,13 @@ def _window_args(instr: BoundInstr, x: Operand, columns: Operand, over: Sequence
 def _to_columns(build: Build, instr: BoundInstr, x: Operand, columns: Operand) -> None:
     made = _columns(x.dtype, columns.dtype, len(x.shape) - 2)
     args = _window_args(instr, x, columns, columns.shape)
-    build.call(made, -(-columns.numel // THREADS), reads=(x,), writes=(columns,), args=args)
+    build.call(made, -(-columns.numel // made.threads), reads=(x,), writes=(columns,), args=args)
 
 
 def _from_columns(build: Build, instr: BoundInstr, columns: Operand, x: Operand) -> None:
     made = _summed(columns.dtype, x.dtype, len(x.shape) - 2)
     args = _window_args(instr, x, columns, x.shape)
-    build.call(made, -(-x.numel // THREADS), reads=(columns,), writes=(x,), args=args)
+    build.call(made, -(-x.numel // made.threads), reads=(columns,), writes=(x,), args=args)
 
 
 def _chunks(n: int, each_bytes: int) -> Iterator[tuple[int, int]]:
@@ -226,6 +227,7 @@ def _fold(build: Build, parts: Operand, out: Operand) -> None:
     """out = the sum of parts [n, *out]."""
     whole = out if out.dtype is parts.dtype else build.temp(parts.dtype, out.shape)
     over = merged(out.shape, {"x": parts.strides[1:], "y": whole.strides})
-    build.walk(_folded(parts.dtype, over.rank), over, reads={"x": parts}, writes={"y": whole}, parts=parts.shape[0], step=parts.strides[0])
+    extra = {"parts": parts.shape[0], "step": parts.strides[0]}
+    build.walk(_folded(parts.dtype, over.rank), over, reads={"x": parts}, writes={"y": whole}, extra=extra)
     if whole is not out:
         copy(build, whole, out)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from functools import cache
 from math import prod
 
-from jit.accel.library.build import Build, merged, operand, places
-from jit.accel.library.copy import copy
-from jit.accel.library.writer import Made, Val, Writer
+from jit.accel.library.build import Build
 from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held
+from jit.library.build import merged, operand, places
+from jit.library.copy import copy
+from jit.library.writer import Made, Val, Writer
 from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE, DType
 from wis.kernel.model import Access, Special
@@ -30,7 +31,7 @@ _THREADS = _SIDE * _SIDE
 @cache
 def _tiled(dtype: DType, rank: int) -> Made:
     """out[batch, m, n] = a[batch, m, k] b[batch, k, n]; a block makes 64 x 64 elements, a thread 4 x 4 of them."""
-    w = Writer(_THREADS)
+    w = Writer(threads=_THREADS)
     w.buffer("out", dtype, Access.WRITE)
     w.buffer("a", dtype)
     w.buffer("b", dtype)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from jit.errors import Inexpressible
-from jit.host.library import attention, blas, conv, index, matmul, order, pool, random, scan
+from jit.host.library import attention, blas, conv, matmul, order, pool, random
 from jit.host.library.kernels import kernel
 from jit.host.record import Record
 from wis.program import BoundInstr
@@ -34,21 +34,11 @@ LOWER: Final[dict[str, Callable[[BoundInstr], list[Record] | None]]] = {
     "avg_pool_dx": pool.avg_pool_dx,
     "sdpa": attention.sdpa,
     "sdpa_dx": attention.sdpa_dx,
-    "argmax": scan.arg_extreme,
-    "argmin": scan.arg_extreme,
-    "cumsum": scan.running,
-    "cumprod": scan.running,
-    "cummax": scan.running,
-    "cummin": scan.running,
     "sort": order.sort,
     "topk": order.sort,
     "search_sorted": order.search_sorted,
     "nonzero": order.nonzero,
     "random": random.random,
-    "gather": index.gather,
-    "scatter": index.scatter,
-    "index": index.index,
-    "index_put": index.index_put,
 }
 """The lowering of each operation that has one, by name."""
 

@@ -23,6 +23,14 @@ def atomic(code: Code, registers: Registers, memory: Memory, op: Op, access: Acc
     """Emits the op; returns the name of the helper it needs. ``access.displacement`` is that of the op."""
     function = Atomic(op.attrs[3])
     kind, lanes = MEMORY_LLVM[access.dtype], registers.gang.lanes
+    if lanes == 1 and not memory.check and access.space is Space.GLOBAL and function is not Atomic.CAS:
+        name = f"change.{access.dtype.text}.{function.name.lower()}"
+        there = code.gep("i8", memory.regions[access.space, access.which].base, memory.places(op.ins[0], access))
+        old = code.call(kind, name, ("ptr", there), (kind, registers.vector(op.ins[1])))
+        code.declared.pop(name)
+        if op.outs:
+            registers.put_vector(op.outs[0], old)
+        return name
     places = memory.spill("%lane.places", memory.places(op.ins[0], access), "i64", lanes)
     operands = []
     for at, r in enumerate(op.ins[1:]):
@@ -51,11 +59,14 @@ def helper_name(space: Space, dtype: DType, function: Atomic) -> str:
 
 
 def helper_text(name: str) -> str:
-    """The helper's definition."""
-    _, space_name, dtype_name, function_name = name.split(".")
-    space, function = Space[space_name.upper()], Atomic[function_name.upper()]
-    dtype = next(d for d in DType if d.text == dtype_name)
+    """The helper's definition. One without checks for one lane ("change") is a function too, so that loops keep their registers."""
+    *what, dtype_name, function_name = name.split(".")
+    function, dtype = Atomic[function_name.upper()], next(d for d in DType if d.text == dtype_name)
     kind, size = MEMORY_LLVM[dtype], dtype.itemsize
+    if what == ["change"]:
+        change = _shared(dtype, function, kind, size)
+        return f"define internal {kind} @{name}(ptr %there, {kind} %x) noinline cold {{\n{change}\n  ret {kind} %old\n}}\n"
+    space = Space[what[1].upper()]
     if space is Space.ARENA:
         find = f"""
   %found = call i64 @simt_find(ptr %base, i64 %p, i64 {size}, i64 3, i64 %lane)

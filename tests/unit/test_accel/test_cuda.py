@@ -8,12 +8,13 @@ import pytest
 
 from jit.accel.device import CHECKED, OWN
 from jit.accel.engine import AccelEngine
-from jit.accel.library.index import _index_put
 from jit.accel.library.matmul import _tiled
 from jit.backends import FUEL, create_engine
 from jit.engine import EngineConfig
 from jit.errors import ToolchainError
 from jit.kernels.cfamily import CUDA, emit, program
+from jit.library.index import _index_put
+from jit.library.writer import Walk
 from tests.support.interpreted_device import InterpretedDevice
 from tests.unit.test_jit.programs import random_program
 from wis.dtypes import DType
@@ -42,7 +43,7 @@ def test_the_compiler_takes_fused_and_library_kernels() -> None:
     requests = list(engine._lowering.requests.values())
     assert len(requests) >= 8
     sources = [emit(r.verified, CUDA, r.block, r.options) for r in requests]
-    for made in (_tiled(DType.F32, 1), _index_put(ScatterMode.ADD, DType.F64, 1, 1, 1)):
+    for made in (_tiled(DType.F32, 1), _index_put(Walk.POINTS, ScatterMode.ADD, DType.F64, 1, 1, 1, False)):
         sources += [emit(verify_kernel(made.kernel), CUDA, (made.threads, 1, 1), options) for options in (OWN, CHECKED)]
     unique = {source.entry: source for source in sources}
     from jit.cuda import OPTIONS

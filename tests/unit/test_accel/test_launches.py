@@ -13,11 +13,11 @@ import jit.accel.foreign as foreign
 import jit.accel.run
 from jit.accel.device import Request, form_of
 from jit.accel.engine import AccelEngine
-from jit.accel.library.writer import Made, Writer
 from jit.backends import FUEL
 from jit.engine import Engine, EngineConfig, Launch
 from jit.errors import Interrupted
 from jit.kernels.cfamily import Form
+from jit.library.writer import Made, Writer
 from tests.support.interpreted_device import InterpretedDevice
 from wis.builder import Builder
 from wis.dtypes import DType
@@ -32,7 +32,7 @@ F = DType.F32
 
 def scaled(threads: int = 32) -> Made:
     """y[i] = a * x[i] for every thread of the grid, whether there is an element or not."""
-    w = Writer(threads)
+    w = Writer(threads=threads)
     w.buffer("x", F)
     w.buffer("y", F, Access.WRITE)
     a = w.value("a", F)
@@ -43,7 +43,7 @@ def scaled(threads: int = 32) -> Made:
 
 def endless() -> Made:
     """Counts up to a number that may never be reached."""
-    w = Writer(32)
+    w = Writer(threads=32)
     w.buffer("y", DType.I64, Access.WRITE)
     most = w.number("most")
     i = w.index()
@@ -204,7 +204,7 @@ def test_a_run_can_be_stopped_between_slices(opencl: Engine) -> None:
 
 
 def test_numbers_of_every_type_reach_the_kernel(engine: Engine, defining: Engine) -> None:
-    w = Writer(32)
+    w = Writer(threads=32)
     w.buffer("y", DType.F64, Access.WRITE)
     values = [w.value(f"v{n}", dtype) for n, dtype in enumerate((DType.F16, DType.BF16, F, DType.F64, DType.I16, DType.I32, DType.I64))]
     for n, value in enumerate(values):

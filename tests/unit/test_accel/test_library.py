@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from jit.accel.engine import AccelEngine
-from jit.accel.library import LOWER, conv, order
+from jit.accel.library import LOWER, conv
+from jit.library import order
 from tests.property.fuzz_backends import one_round
 from tests.unit.test_jit.conftest import Check, run
 from wis.builder import Builder

@@ -11,12 +11,12 @@ import pytest
 
 from jit.accel.device import Request
 from jit.accel.engine import AccelEngine
-from jit.accel.library.writer import Writer
 from jit.backends import FUEL, create_engine
 from jit.cache import ObjectCache
 from jit.compiling.process import CompileLimits, CompileProcess
 from jit.engine import Engine, EngineConfig
 from jit.errors import KernelRefused, ToolchainError
+from jit.library.writer import Writer
 from jit.opencl import OpenclDevice, Products, _choose
 from tests.unit.test_jit.conftest import VRAM, checker, run
 from tests.unit.test_jit.programs import random_program
@@ -91,7 +91,7 @@ def test_programs_are_found_on_disk_and_damaged_ones_are_made_again(tmp_path: Pa
 def test_a_kernel_that_takes_the_compiler_too_long_is_refused_and_the_next_one_is_not() -> None:
     """A thousand barriers with memory between them cost PoCL minutes, most of them when the kernel would first run."""
     device = OpenclDevice(ObjectCache(None), 2, CompileProcess(CompileLimits(wall_ms=6_000)))
-    w = Writer(32)
+    w = Writer(threads=32)
     w.buffer("y", F, Access.WRITE)
     place, words = w.index(), w.shared(DType.I64, 64)
     for _ in range(1000):
@@ -101,7 +101,7 @@ def test_a_kernel_that_takes_the_compiler_too_long_is_refused_and_the_next_one_i
     bomb = verify_kernel(w.made("barriers").kernel)
     with pytest.raises(KernelRefused, match="more than 6000 ms"):
         device.compile([Request(bomb, (32, 1, 1), foreign=True)])
-    w = Writer(32)
+    w = Writer(threads=32)
     w.buffer("y", F, Access.WRITE)
     w.store("y", w.index(), w.const(1.0, RegType.F32))
     assert device.compile([Request(verify_kernel(w.made("plain").kernel), (32, 1, 1), foreign=True)])

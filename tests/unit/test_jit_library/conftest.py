@@ -1,64 +1,34 @@
-"""A bench for single instructions: operands in plain memory, records compiled and run as the engine would, in any cut and any order."""
+"""A bench for single instructions: operands in plain memory, native calls made and run as the engine would, in any cut and any order."""
 
 from __future__ import annotations
 
 import ctypes
 import itertools
-import struct
 from collections.abc import Sequence
 from functools import cache
 from math import prod
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
-from jit.host import library
-from jit.host.record import F32, F64, SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, Symbol, TempPtr, TempRef, TrapPtr, TrapSite
+from jit.cache import ObjectCache
+from jit.host.calls import Call, Lowering
+from jit.host.tables import scalar_words
+from jit.host.toolchain import Toolchain
 from wis import reference
 from wis.dtypes import DType
 from wis.ops import BY_NAME
 from wis.program import BoundInstr, Operand, Scalar
-from wis.traps import NO_TRAP, index_key
+from wis.traps import NO_TRAP
 
 Array = np.ndarray[Any, np.dtype[Any]]
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
 
 
 @cache
-def _codegen() -> Any:
-    return _machine()
-
-
-def _machine() -> Any:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    features = {name: on for name, on in llvm.get_host_cpu_features().items() if not name.startswith("avx10")}
-    flat = ",".join(("+" if on else "-") + name for name, on in sorted(features.items()))
-    return llvm.Target.from_default_triple().create_target_machine(cpu=llvm.get_host_cpu_name(), features=flat, opt=3, jit=True)
-
-
-@cache
-def _engine() -> Any:
-    """One engine for all: modules find each other's functions in it."""
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
-
-
-@cache
-def compiled(symbol: str) -> Any:
-    """The native function of a library symbol."""
-    for other in library.requires(symbol):
-        compiled(other)
-    module = llvm.parse_assembly(library.source(symbol))
-    module.verify()
-    options = llvm.create_pipeline_tuning_options(speed_level=2)
-    options.loop_vectorization = True
-    passes = llvm.create_pass_builder(_codegen(), options)
-    passes.getModulePassManager().run(module, passes)
-    _engine().add_object_file(llvm.ObjectFileRef.from_data(_codegen().emit_object(module)))
-    _engine().finalize_object()
-    return _FUNCTION(_engine().get_function_address(symbol))
+def lowering() -> Lowering:
+    return Lowering(Toolchain(ObjectCache(None)))
 
 
 def _aligned(nbytes: int) -> Array:
@@ -116,22 +86,30 @@ class Bench:
         typed = whole[: len(whole) // size * size].view(operand.dtype.numpy)
         return np.lib.stride_tricks.as_strided(typed[operand.offset :], operand.shape, [size * s for s in operand.strides])
 
-    def lower(self, name: str, outs: Sequence[Operand], ins: Sequence[Operand | Scalar], attrs: Sequence[int] = ()) -> list[Record]:
-        records = library.lower(BoundInstr(BY_NAME[name], tuple(outs), tuple(ins), tuple(attrs)))
-        assert records is not None, f"{name} has no native form"
-        return records
+    def native(self, name: str, outs: Sequence[Operand], ins: Sequence[Operand | Scalar], attrs: Sequence[int] = ()) -> list[Call] | None:
+        """The calls of an instruction; None where the reference runs it. Temporaries are put behind the operands' buffers."""
+        made = lowering().single(BoundInstr(BY_NAME[name], tuple(outs), tuple(ins), tuple(attrs)), self._temp)
+        calls = [call for call in made if isinstance(call, Call)]
+        return calls if len(calls) == len(made) else None
+
+    def _temp(self, nbytes: int) -> int:
+        self.buffers.append(_aligned(nbytes))
+        return len(self.buffers) - 1
 
     def run(self, name: str, outs: Sequence[Operand], ins: Sequence[Operand | Scalar], attrs: Sequence[int] = ()) -> list[Array]:
         """Run once whole and once cut in pieces, last piece first; both must give the same bits. Returns the outs."""
-        records = self.lower(name, outs, ins, attrs)
+        kept = len(self.buffers)
+        calls = self.native(name, outs, ins, attrs)
+        assert calls is not None, f"{name} has no native form"
         before = [buffer.copy() for buffer in self.buffers]
-        self.execute(records, pieces=1)
+        self.execute(calls, pieces=1)
         whole = [buffer.copy() for buffer in self.buffers]
         for buffer, old in zip(self.buffers, before, strict=True):
             buffer[...] = old
-        self.execute(records, pieces=3)
+        self.execute(calls, pieces=3)
         for buffer, first in zip(self.buffers, whole, strict=True):
             assert np.array_equal(buffer, first), f"{name}: the result depends on how units are cut"
+        del self.buffers[kept:], before[kept:]
         for i, (buffer, old) in enumerate(zip(self.buffers, before, strict=True)):
             elsewhere = self._untouchable(i, outs)
             assert np.array_equal(buffer[elsewhere], old[elsewhere]), f"{name} wrote outside of its outputs"
@@ -173,47 +151,21 @@ class Bench:
                 assert np.array_equal(a, b, equal_nan=True)
         return got
 
-    def execute(self, records: Sequence[Record], pieces: int) -> None:
-        temps: dict[int, Array] = {}
+    def execute(self, calls: Sequence[Call], pieces: int) -> None:
         trap = np.full(1, NO_TRAP, np.int64)
-        for record in records:
-            for ref in (*record.reads, *record.writes):
-                if isinstance(ref, TempRef) and ref.id not in temps:
-                    temps[ref.id] = _aligned(ref.nbytes)
-            args = np.array([self._arg(arg, temps, trap) for arg in record.args], np.uint64)
-            scratch = _aligned(max(SCRATCH_BYTES, record.scratch_bytes))
-            function = compiled(record.fn)
-            cuts = [record.units * i // pieces for i in range(pieces + 1)]
+        for call in calls:
+            words = call.block.words.copy()
+            for slot, buffer, offset in call.block.pointers.tolist():
+                words[slot] = self.buffers[buffer].ctypes.data + offset
+            for dtype, slot, number in call.block.scalars:
+                words[slot] = scalar_words(dtype, [self.scalars[number]])[0]
+            words[list(call.block.traps)] = trap.ctypes.data
+            scratch = _aligned(call.scratch_bytes)
+            cuts = [call.units * i // pieces for i in range(pieces + 1)]
             for r0, r1 in reversed(list(itertools.pairwise(cuts))):
                 if r0 < r1:
-                    function(args.ctypes.data, r0, r1, scratch.ctypes.data)
+                    _FUNCTION(call.address)(words.ctypes.data, r0, r1, scratch.ctypes.data)
         self.trap = int(trap[0])
-
-    def _arg(self, arg: Arg, temps: dict[int, Array], trap: Array) -> int:
-        match arg:
-            case int():
-                return arg & (1 << 64) - 1
-            case Ptr(buffer, offset):
-                return int(self.buffers[buffer].ctypes.data) + offset & (1 << 64) - 1
-            case TempPtr(id, offset):
-                return int(temps[id].ctypes.data) + offset
-            case ScalarArg(slot, dtype):
-                value = self.scalars[slot]
-                if dtype is DType.F64:
-                    return int(struct.unpack("<Q", struct.pack("<d", value))[0])
-                if dtype.is_float:
-                    return int(struct.unpack("<I", struct.pack("<f", np.array(value).astype(dtype.numpy)))[0])
-                return int(value) & (1 << 64) - 1
-            case F32(value):
-                return int(struct.unpack("<I", struct.pack("<f", value))[0])
-            case F64(value):
-                return int(struct.unpack("<Q", struct.pack("<d", value))[0])
-            case Symbol(name):
-                return library.blas.address(name)
-            case TrapPtr():
-                return int(trap.ctypes.data)
-            case TrapSite(dimension):
-                return index_key(dimension, 0)
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jit.host import library
 from wis.dtypes import DType
-from wis.ops import BY_NAME, Dist
-from wis.program import BoundInstr
+from wis.ops import Dist
 
 KINDS = [
     *((Dist.UNIFORM, dtype) for dtype in (DType.F32, DType.F64, DType.F16, DType.BF16)),
@@ -40,8 +38,7 @@ def test_strided_output_is_filled_in_row_major_order(bench: Any) -> None:
 
 def test_normal_draws_in_f64_stay_with_the_reference(bench: Any) -> None:
     scalars = (bench.scalar(3, DType.I64), bench.scalar(9, DType.I64))
-    instr = BoundInstr(BY_NAME["random"], (bench.like((4,), DType.F64),), scalars, (Dist.NORMAL,))
-    assert library.lower(instr) is None
+    assert bench.native("random", [bench.like((4,), DType.F64)], scalars, [Dist.NORMAL]) is None
 
 
 def test_moments(bench: Any) -> None:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from jit.host.library.emit import Fn
-from jit.host.library.kernels import attention, conv, depthwise, gemm, index, move, order, pool, random, scan, tiles
+from jit.host.library.kernels import attention, conv, depthwise, gemm, move, order, pool, random, tiles
 
 __all__ = ["FAMILIES", "PREFIX", "Kernel", "kernel"]
 
@@ -37,19 +37,11 @@ FAMILIES: Final[dict[str, Callable[..., None]]] = {
     "avg_pool_dx": pool.avg_pool_dx,
     "sdpa": attention.sdpa,
     "sdpa_dx": attention.sdpa_dx,
-    "running": scan.running,
-    "running_extreme": scan.running_extreme,
-    "arg_extreme": scan.arg_extreme,
     "sort": order.sort,
     "topk": order.topk,
     "search_sorted": order.search_sorted,
     "nonzero": order.nonzero,
     "random": random.random,
-    "gather": index.gather,
-    "scatter": index.scatter,
-    "scatter_value": index.scatter_value,
-    "index": index.index,
-    "index_put": index.index_put,
 }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 from math import pi
+from typing import Any
 
-from jit.accel.library.build import Build, merged
-from jit.accel.library.writer import Made, Val, Writer
 from jit.errors import Inexpressible
+from jit.library.build import Build, merged
+from jit.library.writer import Made, Val, Writer
 from wis.dtypes import DType
 from wis.kernel.model import Access, RegType
 from wis.ops import Dist
@@ -83,7 +84,7 @@ def _two(w: Writer, dist: Dist, dtype: DType, low: Val, high: Val) -> Val:
     return normal if dtype is DType.F64 else w.rounded(dtype, normal.to("cvt", RegType.F32))
 
 
-def random(build: Build, instr: BoundInstr) -> None:
+def random(build: Build[Any], instr: BoundInstr) -> None:
     """Draws for element after element in row-major order. Normal ones in f64 stay with the reference: their last bit hangs on its
     logarithm and cosine."""
     dist, out = Dist(instr.attrs[0]), instr.outs[0]
@@ -95,4 +96,5 @@ def random(build: Build, instr: BoundInstr) -> None:
     assert isinstance(seed, Scalar) and isinstance(offset, Scalar)
     over = merged(out.shape, {"y": out.strides})
     made = _random(dist, out.dtype, over.rank)
-    build.walk(made, over, reads={}, writes={"y": out}, seed=Scalar(seed.slot, DType.I64), offset=Scalar(offset.slot, DType.I64))
+    extra = {"seed": Scalar(seed.slot, DType.I64), "offset": Scalar(offset.slot, DType.I64)}
+    build.walk(made, over, reads={}, writes={"y": out}, extra=extra)

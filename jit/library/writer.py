@@ -6,32 +6,39 @@ Elements are held as ``jit.kernels.scalar_ops`` says (bool as pred, 8 bits as i1
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final
 
 from jit.kernels.assemble import Assembler
-from jit.kernels.scalar_ops import from_memory, held, memory_kind, operation, round_to, to_memory
+from jit.kernels.scalar_ops import EXTREMES, extreme, from_memory, held, memory_kind, operation, round_to, to_memory
 from wis.dtypes import DType
-from wis.kernel.model import Access, Atomic, Bar, Cbr, Kernel, Math, Op, RegType, Ret, Space, Special
+from wis.kernel.model import Access, Atomic, Bar, Cbr, Kernel, Math, Op, RegType, Ret, Shuffle, Space, Special
 from wis.kernel.ops import BY_NAME
 from wis.traps import INDEX_MAX, INDEX_MIN, index_key
 
-__all__ = ["Made", "Writer", "Val", "THREADS"]
-
-THREADS: Final = 256
-"""Threads a block of kernels that have no use for one another."""
+__all__ = ["Made", "Points", "Val", "Walk", "Writer"]
 
 I64: Final = RegType.I64
 
 
+class Walk(Enum):
+    """How a launch covers an index space. The value is the number of threads a block."""
+
+    POINTS = 256  # a thread a point
+    LANES = 16  # the same, and a block is neighbours along the last dimension: the lanes of a vector
+    RUNS = 1  # a block is one thread, which takes points one after the other along the last dimension
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A kernel, the names of its parameters in order, and the threads a block it is written for."""
+    """A kernel, the names of its parameters in order, the threads a block it is written for, and how these cover an index space."""
 
     kernel: Kernel
     params: tuple[str, ...]
     threads: int
+    walk: Walk
 
 
 class Val:
@@ -104,6 +111,10 @@ class Val:
     def __ge__(self, x: Val | int | float) -> Val:
         return self._test("le", self._other(x), self.reg)
 
+    def below(self, x: Val) -> Val:
+        """Whether this is less than ``x``, both read as unsigned: from 0 on and less than ``x``, where that is not negative."""
+        return Val(self.w, self.w.a.test("lt_u", self.reg, x.reg))
+
     def eq(self, x: Val | int | float) -> Val:
         return Val(self.w, self.w.a.test("eq", self.reg, self._other(x)))
 
@@ -131,14 +142,17 @@ class Val:
 class Writer:
     """One kernel. Parameters are declared first; ``made`` ends it."""
 
-    def __init__(self, threads: int = THREADS) -> None:
+    def __init__(self, walk: Walk = Walk.POINTS, threads: int = 0) -> None:
         self.a = Assembler()
-        self.threads = threads
+        self.walk = walk
+        self.threads = threads or walk.value
         self._names: list[str] = []
         self._buffers: dict[str, tuple[int, DType]] = {}
 
     def made(self, name: str, math: Math = Math.NATIVE) -> Made:
-        return Made(self.a.kernel(name, math, self.threads), tuple(self._names), self.threads)
+        """The kernel; ``name``, with how it walks, is unique among all."""
+        name = name if self.walk is Walk.POINTS else f"{name}_{self.walk.name.lower()}"
+        return Made(self.a.kernel(name, math, self.threads), tuple(self._names), self.threads, self.walk)
 
     # --- parameters
     def buffer(self, name: str, dtype: DType, access: Access = Access.READ) -> None:
@@ -155,9 +169,16 @@ class Writer:
         """``name``0, ``name``1, ..."""
         return [self.number(f"{name}{i}") for i in range(n)]
 
+    def strides(self, name: str, n: int, unit: bool = False) -> list[Val]:
+        """``name``0, ``name``1, ...; ``unit``, and wherever a block is neighbours: the last is the constant 1."""
+        unit = unit or self.walk is Walk.LANES
+        return [*self.numbers(name, n - unit), *[self.const(1)] * unit]
+
     def value(self, name: str, dtype: DType) -> Val:
-        """A number of an element type, held as elements are."""
+        """A number of an element type, held as elements are. Where threads take runs it is given as it is held."""
         self._names.append(name)
+        if self.walk is not Walk.POINTS:
+            return Val(self, self.a.scalar(held(dtype)))
         return Val(self, from_memory(self.a, dtype, self.a.scalar(memory_kind(dtype))))
 
     # --- values
@@ -181,10 +202,20 @@ class Writer:
 
     def operation(self, name: str, out: DType, ins: Sequence[DType], *x: Val) -> Val:
         """A MAP op of tensor programs."""
+        if name in EXTREMES and out.is_float and self.walk is not Walk.POINTS:
+            return Val(self, extreme(self.a, name, x[0].reg, x[1].reg))
         return Val(self, operation(self.a, name, out, ins, [v.reg for v in x]))
 
     def rounded(self, dtype: DType, x: Val) -> Val:
         return Val(self, round_to(self.a, dtype, x.reg))
+
+    def shuffled(self, mode: Shuffle, x: Val, by: int) -> Val:
+        """What another lane of the warp has in ``x``."""
+        return Val(self, self.a.shuffled(mode, x.reg, by))
+
+    def least(self, x: Val) -> Val:
+        """The least of what the lanes of a warp have in ``x``, an i32."""
+        return Val(self, self.a.op("redux", RegType.I32, x.reg, self.a.const(RegType.I32, -1), attrs=(Atomic.MIN, 1)))
 
     # --- memory
     def load(self, name: str, index: Val) -> Val:
@@ -263,6 +294,12 @@ class Writer:
         self.a.jump(head)
         self.a.start(after)
 
+    @contextmanager
+    def loops(self, sizes: Sequence[Val]) -> Iterator[list[Val]]:
+        """Every point of an index space, row-major."""
+        with ExitStack() as stack:
+            yield [stack.enter_context(self.loop(n)) for n in sizes]
+
     # --- index spaces
     def coordinates(self, index: Val, sizes: Sequence[Val]) -> list[Val]:
         """The place at a row-major ``index``; the first size bounds nothing."""
@@ -282,3 +319,33 @@ class Writer:
         for size in sizes:
             total = total * size
         return total
+
+
+class Points:
+    """What one thread takes of the index space ``sizes``. ``at``: its coordinates, without the last one where the thread takes a run."""
+
+    def __init__(self, w: Writer, sizes: Sequence[Val]) -> None:
+        self._w = w
+        if w.walk is Walk.POINTS:
+            index = w.index()
+            w.leave_unless(index < w.product(sizes))
+            self.at = w.coordinates(index, sizes)
+            return
+        beyond = w.coordinates(w.special(Special.CTAID_Z), sizes[:-2])
+        self.at = [*beyond, w.special(Special.CTAID_Y)] if len(sizes) > 1 else []
+        if w.walk is Walk.LANES:
+            self.at.append(w.index())
+            w.leave_unless(self.at[-1] < sizes[-1])
+            return
+        run = w.number("run")
+        self._first = w.special(Special.CTAID_X) * run
+        self._stop = (self._first + run).op("min_s", sizes[-1])
+
+    @contextmanager
+    def each(self) -> Iterator[list[Val]]:
+        """The coordinates of each of its points."""
+        if self._w.walk is not Walk.RUNS:
+            yield self.at
+            return
+        with self._w.loop(self._stop, self._first) as last:
+            yield [*self.at, last]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
-from jit.accel.library.build import Build, operand, places
-from jit.accel.library.windows import Numbers, positions, source, target, window_args
-from jit.accel.library.writer import THREADS, Made, Val, Writer
 from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held, identity
+from jit.library.build import Build, operand, places
+from jit.library.windows import Numbers, source, target, window_args
+from jit.library.writer import Made, Val, Writer
 from jit.plan.access import overlaps
 from wis.dtypes import DType
 from wis.kernel.model import Access
@@ -25,7 +26,7 @@ def _declare(w: Writer, names: tuple[str, ...], r: int) -> tuple[Numbers, list[V
     return numbers, n, {name: w.number(f"{name}_at") for name in names}, {name: w.numbers(f"{name}_s", 2 + r) for name in names}
 
 
-def _call(build: Build, made: Made, instr: BoundInstr, reads: dict[str, Operand], writes: dict[str, Operand], size: tuple[int, ...],
+def _call(build: Build[Any], made: Made, instr: BoundInstr, reads: dict[str, Operand], writes: dict[str, Operand], size: tuple[int, ...],
           count: tuple[int, ...], **extra: int) -> None:  # fmt: skip
     result = next(iter(writes.values()))
     operands = {**reads, **writes}
@@ -33,7 +34,7 @@ def _call(build: Build, made: Made, instr: BoundInstr, reads: dict[str, Operand]
     args |= {f"n{d}": s for d, s in enumerate(result.shape)}
     for name, x in operands.items():
         args |= {f"{name}_s{d}": s for d, s in enumerate(x.strides)}
-    build.call(made, -(-result.numel // THREADS), reads=list(reads.values()), writes=list(writes.values()), args=args)
+    build.call(made, -(-result.numel // made.threads), reads=list(reads.values()), writes=list(writes.values()), args=args)
 
 
 @cache
@@ -48,7 +49,7 @@ def _max_pool(dtype: DType, r: int) -> Made:
     at = w.coordinates(thread, n)
     line = w.place(start["x"], at[:2], stride["x"][:2])
     best, where, seen = w.variable(dtype, identity("reduce_max", dtype)), w.var(w.const(0)), w.variable(DType.BOOL, 0)
-    with positions(w, numbers.kernel) as position:
+    with w.loops(numbers.kernel) as position:
         place, inside = source(numbers, at[2:], position)
         with w.when(inside):
             x = w.load("x", w.place(line, place, stride["x"][2:]))
@@ -66,7 +67,7 @@ def _max_pool(dtype: DType, r: int) -> Made:
     return w.made(f"max_pool_{dtype.text}_{r}")
 
 
-def max_pool(build: Build, instr: BoundInstr) -> None:
+def max_pool(build: Build[Any], instr: BoundInstr) -> None:
     """The greatest of each window and its flat index in *s."""
     x, y, i = operand(instr.ins[0]), *instr.outs
     if overlaps(instr) or x.numel == 0:
@@ -102,7 +103,7 @@ def _avg_pool(dtype: DType, r: int, count_pad: bool, fixed: bool) -> Made:
     at = w.coordinates(thread, n)
     line = w.place(start["x"], at[:2], stride["x"][:2])
     total = w.variable(dtype, 0)
-    with positions(w, numbers.kernel) as position:
+    with w.loops(numbers.kernel) as position:
         place, inside = source(numbers, at[2:], position)
         with w.when(inside):
             total.set(total + w.load("x", w.place(line, place, stride["x"][2:])))
@@ -111,7 +112,7 @@ def _avg_pool(dtype: DType, r: int, count_pad: bool, fixed: bool) -> Made:
     return w.made(f"avg_pool_{dtype.text}_{r}_{int(count_pad)}_{int(fixed)}")
 
 
-def avg_pool(build: Build, instr: BoundInstr) -> None:
+def avg_pool(build: Build[Any], instr: BoundInstr) -> None:
     """Each window's sum over its divisor."""
     x, y, (count_pad, divisor) = operand(instr.ins[0]), instr.outs[0], instr.attrs[:2]
     if overlaps(instr) or x.numel == 0:
@@ -132,7 +133,7 @@ def _avg_pool_dx(dtype: DType, r: int, count_pad: bool, fixed: bool) -> Made:
     at = w.coordinates(thread, n)
     line = w.place(start["y"], at[:2], stride["y"][:2])
     total = w.variable(dtype, 0)
-    with positions(w, numbers.kernel) as position:
+    with w.loops(numbers.kernel) as position:
         window, there = target(numbers, at[2:], position)
         with w.when(there):
             share = w.load("y", w.place(line, window, stride["y"][2:]))
@@ -141,7 +142,7 @@ def _avg_pool_dx(dtype: DType, r: int, count_pad: bool, fixed: bool) -> Made:
     return w.made(f"avg_pool_dx_{dtype.text}_{r}_{int(count_pad)}_{int(fixed)}")
 
 
-def avg_pool_dx(build: Build, instr: BoundInstr) -> None:
+def avg_pool_dx(build: Build[Any], instr: BoundInstr) -> None:
     """Each window hands its share back to the elements it saw."""
     y, x, (count_pad, divisor) = operand(instr.ins[0]), instr.outs[0], instr.attrs[:2]
     if overlaps(instr) or y.numel == 0:

@@ -1,15 +1,14 @@
-"""Shared parts of kernels over sliding windows: their numbers, loops over a kernel's positions, and where a position leads."""
+"""Shared parts of kernels over sliding windows: their numbers, and where a position leads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jit.accel.library.writer import Val, Writer
+from jit.library.writer import Val, Writer
 from wis.windows import Window
 
-__all__ = ["Numbers", "positions", "source", "target", "window_args"]
+__all__ = ["Numbers", "source", "target", "window_args"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +31,6 @@ def window_args(window: Window, size: Sequence[int], count: Sequence[int]) -> di
     """Their values."""
     rows = {"kernel": window.kernel, "stride": window.stride, "pad": window.pad, "dilation": window.dilation, "size": size, "count": count}
     return {f"{name}{d}": x for name, xs in rows.items() for d, x in enumerate(xs)}
-
-
-@contextmanager
-def positions(w: Writer, kernel: Sequence[Val]) -> Iterator[list[Val]]:
-    """Every position inside the kernel, row-major."""
-    with ExitStack() as stack:
-        yield [stack.enter_context(w.loop(n)) for n in kernel]
 
 
 def source(numbers: Numbers, window: Sequence[Val], position: Sequence[Val]) -> tuple[list[Val], Val]:

@@ -7,11 +7,12 @@ of two. Both order by (element, index), so equal elements keep their order; NaN 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
-from jit.accel.library.build import Args, Build, merged, operand, places
-from jit.accel.library.writer import THREADS, Made, Val, Writer
 from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held
+from jit.library.build import Args, Build, merged, operand, places
+from jit.library.writer import Made, Val, Walk, Writer
 from jit.plan.access import overlaps
 from wis.dtypes import DType
 from wis.kernel.model import Access
@@ -19,6 +20,7 @@ from wis.program import BoundInstr
 
 __all__ = ["sort", "search_sorted", "nonzero"]
 
+THREADS = Walk.POINTS.value
 COUNTED_MAX = 1024
 CHUNK = 256
 
@@ -123,7 +125,7 @@ def _taken(dtype: DType, rank: int) -> Made:
     return w.made(f"sort_taken_{dtype.text}_{rank}")
 
 
-def sort(build: Build, instr: BoundInstr) -> None:
+def sort(build: Build[Any], instr: BoundInstr) -> None:
     """sort and topk along a dimension, with the original indices."""
     (dim, down), x, (y, i) = instr.attrs, operand(instr.ins[0]), instr.outs
     if overlaps(instr) or not x.shape or x.dtype.is_complex:
@@ -193,7 +195,7 @@ def _searched(dtype: DType, right: bool, rank: int) -> Made:
     return w.made(f"search_sorted_{dtype.text}_{int(right)}_{rank}")
 
 
-def search_sorted(build: Build, instr: BoundInstr) -> None:
+def search_sorted(build: Build[Any], instr: BoundInstr) -> None:
     """Positions of values in sorted lines."""
     line, values, y, (right,) = operand(instr.ins[0]), operand(instr.ins[1]), instr.outs[0], instr.attrs
     if overlaps(instr) or line.dtype is not values.dtype:
@@ -238,7 +240,7 @@ def _nonzeros(dtype: DType, rank: int, writing: bool) -> Made:
 @cache
 def _summed() -> Made:
     """One thread: counts become the sums of those before, and the total."""
-    w = Writer(1)
+    w = Writer(threads=1)
     w.buffer("c", DType.I64, Access.READ_WRITE)
     w.buffer("t", DType.I64, Access.WRITE)
     chunks, t_at = w.number("chunks"), w.number("t_at")
@@ -262,7 +264,7 @@ def _emptied(rank: int) -> Made:
     return w.made(f"nonzero_empty_{rank}")
 
 
-def nonzero(build: Build, instr: BoundInstr) -> None:
+def nonzero(build: Build[Any], instr: BoundInstr) -> None:
     """Rows of indices of nonzeros, and their count."""
     x, (y, count) = operand(instr.ins[0]), instr.outs
     if overlaps(instr) or x.numel == 0:
