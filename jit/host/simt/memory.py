@@ -409,6 +409,7 @@ class Memory:
         if self.regs.mask is not None and not self.guarded:
             if len(set(picked)) < len(picked):
                 return self._gather(r, access, region, site)
+            n = 1 << (n - 1).bit_length()  # LLVM takes other masked loads apart
             raw = self._masked_window(access, region, start, n, picked)
         else:
             raw = code.value(f"load <{n} x {kind}>, ptr {code.gep('i8', region.base, start)}, align {size}")
