@@ -24,6 +24,7 @@ from jit.kernels.launch import Dim3, KernelOptions
 from jit.kernels.loop import Form, LoopKernel
 from jit.kernels.lower import LANES, fixed_numbers
 from jit.library.build import Build, Launch
+from jit.library.writer import Walk
 from jit.plan import calls
 from jit.plan.access import Access, access
 from jit.plan.arguments import Arg as CommonArg
@@ -64,7 +65,7 @@ columns take the usual passes: what is the same for all of them has to leave the
 _ALONE: Final = frozenset({"erfinv", "lgamma", "digamma"})
 """The reference computes these, and ``erf`` and ``erfc`` of f64: the kernel tier's forms of them have not been measured here."""
 
-_OTHERS: Final = ("max_pool", "avg_pool", "avg_pool_dx", "sort", "topk", "search_sorted", "nonzero", "random")
+_OTHERS: Final = ("max_pool", "avg_pool", "avg_pool_dx", "sort", "topk", "search_sorted", "nonzero")
 LOWER: Final = {name: lowering for name, lowering in common.LOWER.items() if name not in _OTHERS}
 """What runs by the library of the kernel tier here."""
 
@@ -156,7 +157,8 @@ class Lowering:
         """A launch of a kernel of the library, whose blocks are the units."""
         name = x.made.kernel.name
         if name not in self._kernels:
-            self._kernels[name] = self._compiled(x.made.kernel, x.made.threads, ())
+            vectors = x.made.walk is Walk.RUNS and x.made.threads > 1
+            self._kernels[name] = self._compiled(x.made.kernel, x.made.threads, _LIGHT if vectors else ())
         return _call(self._kernels[name], name, _block(x.made.kernel, x.args, x.grid), x.grid, x.block_ns, x.reads, x.writes)
 
     def _record(self, record: Record, temps: dict[int, tuple[int, int]]) -> Call:

@@ -227,6 +227,13 @@ class Writer:
         param, dtype = self._buffers[name]
         self.a.store(Space.GLOBAL, param, dtype, index.reg, to_memory(self.a, dtype, x.reg))
 
+    def store_all(self, name: str, index: Val, values: Sequence[Val]) -> None:
+        """Several elements side by side, at once; on devices that are strict about it ``index`` must be a multiple of how many."""
+        param, dtype = self._buffers[name]
+        regs = [to_memory(self.a, dtype, x.reg) for x in values]
+        attrs = (Space.GLOBAL, param, dtype, len(values), 0, 0)
+        self.a.do(Op(BY_NAME["store"].code, (), ((index * dtype.itemsize).reg, *regs), attrs))
+
     def shared(self, dtype: DType, n: int) -> int:
         return self.a.shared(dtype, n)
 

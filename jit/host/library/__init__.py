@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from jit.errors import Inexpressible
-from jit.host.library import attention, blas, conv, matmul, order, pool, random
+from jit.host.library import attention, blas, conv, matmul, order, pool
 from jit.host.library.kernels import kernel
 from jit.host.record import Record
 from wis.program import BoundInstr
@@ -38,7 +38,6 @@ LOWER: Final[dict[str, Callable[[BoundInstr], list[Record] | None]]] = {
     "topk": order.sort,
     "search_sorted": order.search_sorted,
     "nonzero": order.nonzero,
-    "random": random.random,
 }
 """The lowering of each operation that has one, by name."""
 

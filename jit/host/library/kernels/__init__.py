@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from jit.host.library.emit import Fn
-from jit.host.library.kernels import attention, conv, depthwise, gemm, move, order, pool, random, tiles
+from jit.host.library.kernels import attention, conv, depthwise, gemm, move, order, pool, tiles
 
 __all__ = ["FAMILIES", "PREFIX", "Kernel", "kernel"]
 
@@ -41,7 +41,6 @@ FAMILIES: Final[dict[str, Callable[..., None]]] = {
     "topk": order.topk,
     "search_sorted": order.search_sorted,
     "nonzero": order.nonzero,
-    "random": random.random,
 }
 
 
