@@ -12,7 +12,7 @@ from typing import Any
 from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held
 from jit.library.build import Args, Build, merged, operand, places
-from jit.library.writer import Made, Val, Walk, Writer
+from jit.library.writer import Made, Points, Val, Walk, Writer
 from jit.plan.access import overlaps
 from wis.dtypes import DType
 from wis.kernel.model import Access
@@ -169,8 +169,8 @@ def sort(build: Build[Any], instr: BoundInstr) -> None:
 
 
 @cache
-def _searched(dtype: DType, right: bool, rank: int) -> Made:
-    w = Writer()
+def _searched(walk: Walk, dtype: DType, right: bool, rank: int) -> Made:
+    w = Writer(walk)
     w.buffer("line", dtype)
     w.buffer("v", dtype)
     w.buffer("y", DType.I64, Access.WRITE)
@@ -178,20 +178,18 @@ def _searched(dtype: DType, right: bool, rank: int) -> Made:
     stride = {name: w.numbers(f"{name}_s", rank) for name in ("line", "v", "y")}
     start = {name: w.number(f"{name}_at") for name in ("line", "v", "y")}
     length, step = w.number("length"), w.number("step")
-    thread = w.index()
-    w.leave_unless(thread < w.product(n))
-    at = w.coordinates(thread, n)
-    line = w.place(start["line"], at, stride["line"])
-    value = w.load("v", w.place(start["v"], at, stride["v"]))
-    low, high = w.var(w.const(0)), w.var(length)
-    with w.while_(lambda: low < high):
-        middle = (low + high) >> 1
-        found = w.load("line", line + middle * step)
-        # What no comparison holds for (a NaN) is greater than everything.
-        on = ~w.operation("gt" if right else "ge", DType.BOOL, (dtype, dtype), found, value)
-        low.set(on.pick(middle + 1, low))
-        high.set(on.pick(high, middle))
-    w.store("y", w.place(start["y"], at, stride["y"]), low)
+    with Points(w, n).each() as at:
+        line = w.place(start["line"], at, stride["line"])
+        value = w.load("v", w.place(start["v"], at, stride["v"]))
+        low, high = w.var(w.const(0)), w.var(length)
+        with w.while_(lambda: low < high):
+            middle = (low + high) >> 1
+            found = w.load("line", line + middle * step)
+            # What no comparison holds for (a NaN) is greater than everything.
+            on = ~w.operation("gt" if right else "ge", DType.BOOL, (dtype, dtype), found, value)
+            low.set(on.pick(middle + 1, low))
+            high.set(on.pick(high, middle))
+        w.store("y", w.place(start["y"], at, stride["y"]), low)
     return w.made(f"search_sorted_{dtype.text}_{int(right)}_{rank}")
 
 
@@ -200,14 +198,11 @@ def search_sorted(build: Build[Any], instr: BoundInstr) -> None:
     line, values, y, (right,) = operand(instr.ins[0]), operand(instr.ins[1]), instr.outs[0], instr.attrs
     if overlaps(instr) or line.dtype is not values.dtype:
         raise Inexpressible
-    if y.numel == 0:
-        return
     held(line.dtype)
-    operands = {"line": line, "v": values, "y": y}
     over = merged(y.shape, {"line": (*line.strides[:-1], 0), "v": values.strides, "y": y.strides})
-    args = {**over.args(), **places(operands), "length": line.shape[-1], "step": line.strides[-1]}
-    made = _searched(line.dtype, bool(right), over.rank)
-    build.call(made, -(-over.numel // THREADS), reads=(line, values), writes=(y,), args=args)
+    made, length = _searched(build.runs, line.dtype, bool(right), over.rank), line.shape[-1]
+    cost, extra = 5.0 * max(1, length.bit_length()), {"length": length, "step": line.strides[-1]}
+    build.walk(made, over, reads={"line": line, "v": values}, writes={"y": y}, point_ns=cost, run=256, extra=extra)
 
 
 @cache
@@ -264,23 +259,50 @@ def _emptied(rank: int) -> Made:
     return w.made(f"nonzero_empty_{rank}")
 
 
+@cache
+def _nonzeros_in_order(dtype: DType, rank: int) -> Made:
+    """One thread: the rows of all nonzeros, rows of 0 behind them, and the count."""
+    w = Writer(Walk.RUNS)
+    w.buffer("x", dtype)
+    w.buffer("y", DType.I64, Access.WRITE)
+    w.buffer("c", DType.I64, Access.WRITE)
+    n, x_s = w.numbers("n", rank), w.numbers("x_s", rank)
+    x_at, y_at, c_at, row, column, total = (w.number(name) for name in ("x_at", "y_at", "c_at", "row", "column", "total"))
+    found, line = w.var(w.const(0)), w.var(y_at)
+    with w.loops(n) as at:
+        x = w.load("x", w.place(x_at, at, x_s))
+        with w.when(x if dtype is DType.BOOL else x.ne(0)):
+            for d, p in enumerate(at):
+                w.store("y", line + column * d, p)
+            line.set(line + row)
+            found.set(found + 1)
+    with w.loop(total, found):
+        for d in range(rank):
+            w.store("y", line + column * d, w.const(0))
+        line.set(line + row)
+    w.store("c", c_at, found)
+    return w.made(f"nonzero_{dtype.text}_{rank}")
+
+
 def nonzero(build: Build[Any], instr: BoundInstr) -> None:
     """Rows of indices of nonzeros, and their count."""
     x, (y, count) = operand(instr.ins[0]), instr.outs
-    if overlaps(instr) or x.numel == 0:
+    if overlaps(instr) or (x.numel == 0 and not build.gangs):
         raise Inexpressible
     held(x.dtype)
     rank, chunks = len(x.shape), -(-x.numel // CHUNK)
+    args: Args = {**places({"x": x, "y": y, "c": count, "t": count}), "row": y.strides[0], "column": y.strides[1], "total": x.numel}
+    args |= {f"n{d}": s for d, s in enumerate(x.shape)} | {f"x_s{d}": s for d, s in enumerate(x.strides)}
+    if build.gangs:
+        made, block_ns = _nonzeros_in_order(x.dtype, rank), 1.5 * x.numel
+        build.call(made, 1, reads=(x,), writes=(y, count), args=args, block_ns=block_ns)
+        return
     counts = build.temp(DType.I64, (chunks,))
     if y.numel:
         over = merged(y.shape, {"y": y.strides})
         build.walk(_emptied(over.rank), over, reads={}, writes={"y": y})
-    held_in = {"c": places({"c": counts})["c"]}
-    space: Args = {f"n{d}": s for d, s in enumerate(x.shape)}
-    space |= {f"x_s{d}": s for d, s in enumerate(x.strides)}
-    args: Args = {**space, **places({"x": x}), **held_in, "total": x.numel}
+    args |= {"c": places({"c": counts})["c"], "chunks": chunks}
     blocks = -(-chunks // THREADS)
     build.call(_nonzeros(x.dtype, rank, False), blocks, reads=(x,), writes=(counts,), args=args)
-    build.call(_summed(), 1, reads=(counts,), writes=(counts, count), args={**held_in, **places({"t": count}), "chunks": chunks})
-    args |= {**places({"y": y}), "row": y.strides[0], "column": y.strides[1]}
+    build.call(_summed(), 1, reads=(counts,), writes=(counts, count), args=args)
     build.call(_nonzeros(x.dtype, rank, True), blocks, reads=(x, counts), writes=(y,), args=args)

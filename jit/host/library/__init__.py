@@ -36,8 +36,6 @@ LOWER: Final[dict[str, Callable[[BoundInstr], list[Record] | None]]] = {
     "sdpa_dx": attention.sdpa_dx,
     "sort": order.sort,
     "topk": order.sort,
-    "search_sorted": order.search_sorted,
-    "nonzero": order.nonzero,
 }
 """The lowering of each operation that has one, by name."""
 

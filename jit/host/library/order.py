@@ -1,4 +1,4 @@
-"""sort, topk, search_sorted, nonzero -> records."""
+"""sort, topk -> records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jit.host.record import Arg, Record
 from jit.plan.access import overlaps
 from wis.program import BoundInstr
 
-__all__ = ["nonzero", "search_sorted", "sort"]
+__all__ = ["sort"]
 
 _MAX_KEPT = 128  # longer lists of best-so-far cost more than sorting
 
@@ -46,36 +46,4 @@ def sort(instr: BoundInstr) -> list[Record] | None:
     writes = {"y": y, "index": index}
     family = f"{name}.{x.dtype.text}.{int(bool(down))}.{over.rank}"
     build.walk(family, over, grain=grain, reads={"x": x}, writes=writes, extra=extra, scratch_bytes=scratch)
-    return build.records
-
-
-def search_sorted(instr: BoundInstr) -> list[Record] | None:
-    """Positions of values in sorted lines."""
-    build, (right,) = Build(), instr.attrs
-    line, values, y = view(instr.ins[0]), view(instr.ins[1]), view(instr.outs[0])
-    if y.numel == 0:
-        return []
-    if overlaps(instr) or line.dtype.text not in ELEMENTS or line.dtype is not values.dtype:
-        return None
-    n = line.shape[-1]
-    over = space(y.shape, {"line": (*line.strides[:-1], 0), "value": values.strides, "y": y.strides}, block=256)
-    extra: dict[str, Arg] = {"n": n, "line_dim": line.strides[-1]}
-    family = f"search_sorted.{line.dtype.text}.{int(bool(right))}.{over.rank}"
-    reads, writes = {"line": line, "value": values}, {"y": y}
-    build.walk(family, over, grain=5.0 * max(1, n.bit_length()), reads=reads, writes=writes, extra=extra)
-    return build.records
-
-
-def nonzero(instr: BoundInstr) -> list[Record] | None:
-    """Indices of nonzeros and their count; one unit, because places depend on all that came before."""
-    build, x = Build(), view(instr.ins[0])
-    y, count = view(instr.outs[0]), view(instr.outs[1])
-    if overlaps(instr) or x.dtype.text not in ELEMENTS:
-        return None
-    args: dict[str, Arg] = {"x": x.ptr(), "y": y.ptr(), "count": count.ptr(), "total": x.numel}
-    args |= {"y_row": y.strides[0], "y_column": y.strides[1]}
-    for d, (size, stride) in enumerate(zip(x.shape, x.strides, strict=True)):
-        args |= {f"n{d}": size, f"x_s{d}": stride}
-    family = f"nonzero.{x.dtype.text}.{len(x.shape)}"
-    build.call(family, units=1, grain=x.numel * 1.5, reads=(x,), writes=(y, count), args=args)
     return build.records

@@ -39,8 +39,6 @@ FAMILIES: Final[dict[str, Callable[..., None]]] = {
     "sdpa_dx": attention.sdpa_dx,
     "sort": order.sort,
     "topk": order.topk,
-    "search_sorted": order.search_sorted,
-    "nonzero": order.nonzero,
 }
 
 

@@ -1,4 +1,4 @@
-"""Sorting, the k first, binary search, and the places of nonzeros.
+"""Sorting, and the k first.
 
 Sorting works on *keys*: unsigned numbers in the wanted order (NaN greatest, both zeros equal; inverted when descending) with the index
 in their low half, so no two are equal and any method is stable. Short lines are sorted by insertion, long ones by bytes, low to high.
@@ -6,13 +6,11 @@ in their low half, so no two are equal and any method is stable. Short lines are
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-
 from jit.host.library.elements import ELEMENTS, Element
 from jit.host.library.emit import I64, U8, U32, U64, U128, Fn, Type, Value
 from jit.host.library.nest import rows
 
-__all__ = ["HISTOGRAM_BYTES", "INSERTION", "key_bytes", "nonzero", "search_sorted", "sort", "topk"]
+__all__ = ["HISTOGRAM_BYTES", "INSERTION", "key_bytes", "sort", "topk"]
 
 INSERTION = 48
 """Lines up to this length are sorted by insertion."""
@@ -154,44 +152,3 @@ def topk(f: Fn, dtype: str, descending: str, rank: str) -> None:
                 _insert(f, type, keys, k - 1, key)
                 worst.set(keys.at(k - 1, type).load(type))
         _emit_line(f, element, keys, k, x=x, x_dim=x_dim, y=y, y_dim=y_dim, index=index, index_dim=index_dim)
-
-
-def search_sorted(f: Fn, dtype: str, right: str, rank: str) -> None:
-    """y = first position where value <= line (or, ``right``, value < line); NaN compares false."""
-    element = ELEMENTS[dtype]
-    n, step = f.i64("n"), f.i64("line_dim")
-    with rows(f, int(rank), {"line": element.storage, "value": element.storage, "y": I64}) as r, f.loop(r.start, r.stop) as i:
-        line = r.base["line"].at(i * r.step["line"], element.storage)
-        value = element.load(r.base["value"].at(i * r.step["value"], element.storage))
-        low, high = f.var(f.const(I64, 0)), f.var(n)
-        with f.loop_while(lambda: low.get() < high.get()):
-            middle = (low.get() + high.get()) >> 1
-            at = element.load(line.at(middle * step, element.storage))
-            beyond = (at > value) if right == "1" else (at >= value)
-            high.set(beyond.select(middle, high.get()))
-            low.set(beyond.select(low.get(), middle + 1))
-        r.base["y"].at(i * r.step["y"], I64).store(low.get())
-
-
-def nonzero(f: Fn, dtype: str, rank: str) -> None:
-    """y = indices of the elements of x that are not 0, in row-major order, then rows of 0; count = how many. One unit."""
-    element, dims = ELEMENTS[dtype], int(rank)
-    x, y, count = f.ptr("x"), f.ptr("y"), f.ptr("count")
-    sizes, strides = f.i64s("n", dims), f.i64s("x_s", dims)
-    total, y_row, y_column = f.i64("total"), f.i64("y_row"), f.i64("y_column")
-    with f.loop(f.r0, f.r1):
-        found = f.var(f.const(I64, 0))
-        with ExitStack() as loops:
-            at: list[Value] = []
-            place = x
-            for size, stride in zip(sizes, strides, strict=True):
-                at.append(loops.enter_context(f.loop(0, size)))
-                place = place.at(at[-1] * stride, element.storage)
-            with f.when(element.load(place).ne(0)):
-                row = y.at(found.get() * y_row, I64)
-                for number, index in enumerate(at):
-                    row.at(y_column * number, I64).store(index)
-                found.set(found.get() + 1)
-        with f.loop(found.get(), total) as row_number, f.loop(0, dims) as d:
-            y.at(row_number * y_row + d * y_column, I64).store(f.const(I64, 0))
-        count.store(found.get())
