@@ -215,9 +215,9 @@ def _classify(kernel: Kernel, gang: Gang, facts: list[Fact | None], elsewhere: S
 
 
 def _entry(kernel: Kernel, facts: Sequence[Fact | None], pending: Sequence[int]) -> list[bool]:
-    """Blocks that all lanes which started run together."""
+    """Blocks that all lanes which started run together: none is elsewhere, and none has ended."""
     result = [not others for others in pending]
-    changed = True
+    changed = any(others for others, block in zip(pending, kernel.blocks, strict=True) if isinstance(block.end, Ret))
     while changed:
         changed = False
         for b, block in enumerate(kernel.blocks):
