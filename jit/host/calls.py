@@ -65,7 +65,7 @@ columns take the usual passes: what is the same for all of them has to leave the
 _ALONE: Final = frozenset({"erfinv", "lgamma", "digamma"})
 """The reference computes these, and ``erf`` and ``erfc`` of f64: the kernel tier's forms of them have not been measured here."""
 
-_OTHERS: Final = ("max_pool", "avg_pool", "avg_pool_dx", "sort", "topk")
+_OTHERS: Final = ("sort", "topk")
 LOWER: Final = {name: lowering for name, lowering in common.LOWER.items() if name not in _OTHERS}
 """What runs by the library of the kernel tier here."""
 

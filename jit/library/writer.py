@@ -134,6 +134,10 @@ class Val:
         """A converting op."""
         return Val(self.w, self.w.a.op(name, kind, self.reg))
 
+    def near(self) -> Val:
+        """A place, which lanes compare in 32 bits: lowerings for gangs see to it that it fits."""
+        return self if self.w.walk is Walk.POINTS else self.to("narrow", RegType.I32)
+
     def set(self, x: Val | int | float) -> None:
         """Give a variable another value."""
         self.w.a.op("mov", self.kind, self._other(x), into=self.reg)

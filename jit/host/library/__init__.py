@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from jit.errors import Inexpressible
-from jit.host.library import attention, blas, conv, matmul, order, pool
+from jit.host.library import attention, blas, conv, matmul, order
 from jit.host.library.kernels import kernel
 from jit.host.record import Record
 from wis.program import BoundInstr
@@ -29,9 +29,6 @@ LOWER: Final[dict[str, Callable[[BoundInstr], list[Record] | None]]] = {
     "conv": conv.conv,
     "conv_dx": conv.conv_dx,
     "conv_dw": conv.conv_dw,
-    "max_pool": pool.max_pool,
-    "avg_pool": pool.avg_pool,
-    "avg_pool_dx": pool.avg_pool_dx,
     "sdpa": attention.sdpa,
     "sdpa_dx": attention.sdpa_dx,
     "sort": order.sort,

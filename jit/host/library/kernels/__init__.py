@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from jit.host.library.emit import Fn
-from jit.host.library.kernels import attention, conv, depthwise, gemm, move, order, pool, tiles
+from jit.host.library.kernels import attention, conv, depthwise, gemm, move, order, tiles
 
 __all__ = ["FAMILIES", "PREFIX", "Kernel", "kernel"]
 
@@ -32,9 +32,6 @@ FAMILIES: Final[dict[str, Callable[..., None]]] = {
     "sum_parts": conv.sum_parts,
     "depthwise": depthwise.depthwise,
     "depthwise_dw": depthwise.depthwise_dw,
-    "max_pool": pool.max_pool,
-    "avg_pool": pool.avg_pool,
-    "avg_pool_dx": pool.avg_pool_dx,
     "sdpa": attention.sdpa,
     "sdpa_dx": attention.sdpa_dx,
     "sort": order.sort,

@@ -6,8 +6,7 @@ A unit of forward is one plane (one channel of one image); of the weight gradien
 from __future__ import annotations
 
 from jit.host.library.emit import F32, F64, I32, Fn, Value
-from jit.host.library.kernels.pool import planes, taps
-from jit.host.library.kernels.windows import geometry, row_of, span, vector_at, vector_of
+from jit.host.library.kernels.windows import geometry, planes, row_of, span, taps, vector_at, vector_of
 
 __all__ = ["depthwise", "depthwise_dw"]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from jit.host.library.emit import I32, I64, U32, Fn, Type, Value
 
-__all__ = ["WALKS", "Geometry", "Span", "geometry", "row_of", "span", "vector_at", "vector_of"]
+__all__ = ["WALKS", "Geometry", "Span", "geometry", "planes", "row_of", "span", "taps", "vector_at", "vector_of"]
 
 WALKS = ("unit", "pair", "strided")
 """How neighbouring outputs of a row read the input: neighbours, every other element, or any stride."""
@@ -101,3 +103,43 @@ def vector_at(f: Fn, g: Geometry, type: Type, walk: str, row: Value, t: Value, s
         return f.masked_load(row.at(first, type), mask, type), mask
     index = f.iota(I64, lanes) * (g.stride[2] * g.x[2]).splat(lanes)
     return f.gather(row.at(first * g.x[2], type), index, mask, type), mask
+
+
+@dataclass(frozen=True, slots=True)
+class Planes:
+    """Images and channels of x and of an output-sided operand t; strides in elements."""
+
+    channels: Value
+    rows: Value
+    x_n: Value
+    x_c: Value
+    t_n: Value
+    t_c: Value
+    t_row: Value
+
+    def offsets(self, unit: Value) -> tuple[Value, Value]:
+        image, channel = unit // self.channels, unit % self.channels
+        return image * self.x_n + channel * self.x_c, image * self.t_n + channel * self.t_c
+
+
+def planes(f: Fn) -> Planes:
+    return Planes(*(f.i64(name) for name in ("channels", "rows", "x_n", "x_c", "t_n", "t_c", "t_row")))
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """One window point of one output row: its number, the number and offset of the input row it sees, the input of output 0 in that row."""
+
+    point: Value
+    row: Value
+    offset: Value
+    shift: Value
+
+
+@contextmanager
+def taps(f: Fn, g: Geometry, depth: str, q: Value) -> Iterator[Tap]:
+    """Loops over the window points of output row ``q`` that see an input row, in row-major order."""
+    with f.loop(0, g.k[0]) as kd, f.loop(0, g.k[1]) as kh:
+        row, offset, inside = row_of(g, depth, q, kd, kh)
+        with f.when(inside), f.loop(0, g.k[2]) as kw:
+            yield Tap((kd * g.k[1] + kh) * g.k[2] + kw, row, offset, kw * g.dilation[2] - g.pad[2])
