@@ -15,7 +15,7 @@ from blake3 import blake3
 from jit import library as common
 from jit.host import library
 from jit.host.library import blas
-from jit.host.record import F32, F64, SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, Symbol, TempPtr, TempRef, TrapPtr, TrapSite
+from jit.host.record import SCRATCH_BYTES, Arg, Ptr, Record, ScalarArg, Symbol, TempPtr, TempRef
 from jit.host.simt.function import ARGS_PARAM, kernel_text
 from jit.host.toolchain import Toolchain, c_function
 from jit.kernels import scalar_ops
@@ -37,7 +37,6 @@ from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import Kernel
 from wis.kernel.verify import verify_kernel
 from wis.program import BoundInstr, Operand
-from wis.traps import index_key
 
 __all__ = ["Call", "Lowering", "is_short", "supported"]
 
@@ -49,7 +48,6 @@ class Call(calls.Call):
     address: int
     units: int
     grain: float
-    max_chunks: int
     scratch_bytes: int
     name: str
 
@@ -64,10 +62,6 @@ columns take the usual passes: what is the same for all of them has to leave the
 
 _ALONE: Final = frozenset({"erfinv", "lgamma", "digamma"})
 """The reference computes these, and ``erf`` and ``erfc`` of f64: the kernel tier's forms of them have not been measured here."""
-
-_OTHERS: Final = ("sort", "topk")
-LOWER: Final = {name: lowering for name, lowering in common.LOWER.items() if name not in _OTHERS}
-"""What runs by the library of the kernel tier here."""
 
 _Key = tuple[LoopKernel, tuple[tuple[int, int], ...], bool]
 
@@ -136,12 +130,12 @@ class Lowering:
 
     def has(self, instr: BoundInstr) -> bool:
         """Whether a library has a native form of this instruction."""
-        return common.lower(Build(lambda _: 0, lambda x: x, gangs=True), instr, LOWER) or library.lower(instr) is not None
+        return common.lower(Build(lambda _: 0, lambda x: x, gangs=True), instr) or library.lower(instr) is not None
 
     def single(self, instr: BoundInstr, new_temp: Callable[[int], int]) -> list[Call | Fallback]:
         """One unfused instruction: launches of the library, records of the host's own, or the reference."""
         build = Build(new_temp, self._launched, gangs=True)
-        if common.lower(build, instr, LOWER):
+        if common.lower(build, instr):
             return list(build.calls)
         records = library.lower(instr)
         if records is None:
@@ -173,7 +167,7 @@ class Lowering:
 
         return Call(
             _arg_block([arg(x) for x in record.args]), tuple(touched(x) for x in record.reads), tuple(touched(x) for x in record.writes),
-            address=self._library(record.fn), units=record.units, grain=record.grain, max_chunks=record.max_chunks,
+            address=self._library(record.fn), units=record.units, grain=record.grain,
             scratch_bytes=max(record.scratch_bytes, SCRATCH_BYTES), name=record.fn,
         )  # fmt: skip
 
@@ -219,7 +213,7 @@ def _call(
     native: _Native, name: str, block: ArgBlock, grid: Dim3, block_ns: float, reads: tuple[Access, ...], writes: tuple[Access, ...]
 ) -> Call:
     return Call(
-        block, reads, writes, address=native.address, units=prod(grid), grain=block_ns, max_chunks=0,
+        block, reads, writes, address=native.address, units=prod(grid), grain=block_ns,
         scratch_bytes=max(SCRATCH_BYTES, native.scratch_bytes), name=name,
     )  # fmt: skip
 
@@ -228,8 +222,6 @@ def _arg_block(args: Sequence[Arg]) -> ArgBlock:
     """The block of these arguments; what only a run knows is 0 in ``words``."""
     words: list[int] = []
     pointers: list[tuple[int, int, int]] = []
-    traps: list[int] = []
-    sites: list[int] = []
     scalars: list[tuple[DType, int, int]] = []
     for slot, x in enumerate(args):
         value = 0
@@ -239,19 +231,10 @@ def _arg_block(args: Sequence[Arg]) -> ArgBlock:
             pointers.append((slot, x.buffer, x.byte_offset))
         elif isinstance(x, ScalarArg):
             scalars.append((x.dtype, slot, x.slot))
-        elif isinstance(x, F32):
-            value = int(np.float32(x.value).view(np.uint32))
-        elif isinstance(x, F64):
-            value = int(np.float64(x.value).view(np.int64))
         elif isinstance(x, Symbol):
             value = blas.address(x.name)
-        elif isinstance(x, TrapPtr):
-            traps.append(slot)
-        elif isinstance(x, TrapSite):
-            sites.append(slot)
-            value = index_key(x.dimension, 0)
         else:
             raise TypeError(f"{x!r} is not resolved to a buffer")
         words.append(value)
     table = np.array(pointers, np.int64).reshape(-1, 3)
-    return ArgBlock(np.array(words, np.int64), table, tuple(traps), tuple(scalars), tuple(sites))
+    return ArgBlock(np.array(words, np.int64), table, (), tuple(scalars))

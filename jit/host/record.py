@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from wis.dtypes import DType
 from wis.program import Operand
 
-__all__ = ["Ptr", "TempPtr", "TempRef", "ScalarArg", "F32", "F64", "Symbol", "TrapPtr", "TrapSite", "Arg", "Record", "SCRATCH_BYTES"]
+__all__ = ["Ptr", "TempPtr", "TempRef", "ScalarArg", "Symbol", "Arg", "Record", "SCRATCH_BYTES"]
 
 SCRATCH_BYTES = 1 << 20
 """Scratch every thread owns; 64-byte aligned, contents undefined at the start of each call."""
@@ -51,46 +51,20 @@ class ScalarArg:
 
 
 @dataclass(frozen=True, slots=True)
-class F32:
-    """A float constant; its f32 bits in the low half of the slot."""
-
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
-class F64:
-    """A float constant; its f64 bits."""
-
-    value: float
-
-
-@dataclass(frozen=True, slots=True)
 class Symbol:
     """Address of an external function, resolved by ``jit.host.library.blas.address(name)``."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class TrapPtr:
-    """Address of the run's trap word (i64): the function lowers it to the key of an index that is out of bounds (``wis.traps``)."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrapSite:
-    """The key of index 0 of ``dimension`` of the instruction."""
-
-    dimension: int = 0
-
-
-Arg = int | Ptr | TempPtr | ScalarArg | F32 | F64 | Symbol | TrapPtr | TrapSite
+Arg = int | Ptr | TempPtr | ScalarArg | Symbol
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """One call. ``reads`` and ``writes`` are what hazards are computed from, so they must cover every byte touched.
 
-    ``grain`` is the estimated cost of one unit in ns; ``max_chunks`` bounds the cut (0: no bound).
+    ``grain`` is the estimated cost of one unit in ns.
     """
 
     fn: str
@@ -100,4 +74,3 @@ class Record:
     reads: tuple[Operand | TempRef, ...]
     writes: tuple[Operand | TempRef, ...]
     scratch_bytes: int = 0
-    max_chunks: int = 0

@@ -91,7 +91,7 @@ def cut(call: Call) -> list[Piece]:
     if call.units <= 0:
         return []
     total = call.units * call.grain
-    most = call.max_chunks or min(max(CHUNKS_MIN, int(total / LONG_NS)), CHUNKS_MAX)
+    most = min(max(CHUNKS_MIN, int(total / LONG_NS)), CHUNKS_MAX)
     pieces = max(1, min(call.units, most, int(total / CHUNK_NS)))
     marks = [call.units * piece // pieces for piece in range(pieces + 1)]
     return [((b - a) * call.grain, a, b) for a, b in pairwise(marks)]

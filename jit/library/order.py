@@ -6,23 +6,27 @@ of two. Both order by (element, index), so equal elements keep their order; NaN 
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, reduce
 from typing import Any
 
 from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held
-from jit.library.build import Args, Build, merged, operand, places
-from jit.library.writer import Made, Points, Val, Walk, Writer
+from jit.library.build import Args, Build, Grid, merged, operand, places
+from jit.library.writer import I64, Made, Points, Val, Walk, Writer
 from jit.plan.access import overlaps
 from wis.dtypes import DType
-from wis.kernel.model import Access
-from wis.program import BoundInstr
+from wis.kernel.model import Access, RegType
+from wis.program import BoundInstr, Operand
 
 __all__ = ["sort", "search_sorted", "nonzero"]
 
 THREADS = Walk.POINTS.value
 COUNTED_MAX = 1024
 CHUNK = 256
+INSERTED_MAX = 48
+TOP_MAX = 128  # longer lists of the best so far cost more than sorting
+SHARED_MAX = 1 << 15
 
 
 def _before(w: Writer, dtype: DType, down: bool, a: Val, i: Val, b: Val, j: Val) -> Val:
@@ -125,6 +129,157 @@ def _taken(dtype: DType, rank: int) -> Made:
     return w.made(f"sort_taken_{dtype.text}_{rank}")
 
 
+class _Keys:
+    """Memory for keys of elements: unsigned numbers in the wanted order (NaN greatest, both zeros equal), each with its place in the line.
+    Both are one word where they fit into it, else words of two arrays; keys that are equal stay in the order in which they came.
+
+    ``shared``: elements of shared memory; 0: the temporaries ``k`` and ``j``.
+    """
+
+    def __init__(self, w: Writer, dtype: DType, down: bool, shared: int) -> None:
+        self._w, self._dtype, self._down = w, dtype, down
+        self.packed = dtype.itemsize < 8
+        self.first_bit = 32 if self.packed else 0
+        self._counts = w.shared(DType.I64, 256)
+        self._arrays = [w.shared(DType.I64, shared) for _ in range(2 - self.packed)] if shared else []
+        if not shared:
+            for name in "kj"[: 2 - self.packed]:
+                w.buffer(name, DType.I64, Access.READ_WRITE)
+
+    def load(self, at: Val) -> list[Val]:
+        if self._arrays:
+            return [self._w.get(array, DType.I64, at) for array in self._arrays]
+        return [self._w.load(name, at) for name in "kj"[: 2 - self.packed]]
+
+    def store(self, at: Val, entry: Sequence[Val]) -> None:
+        for number, word in enumerate(entry):
+            if self._arrays:
+                self._w.put(self._arrays[number], DType.I64, at, word)
+            else:
+                self._w.store("kj"[number], at, word)
+
+    def place(self, entry: Sequence[Val]) -> Val:
+        return entry[0] & 0xFFFFFFFF if self.packed else entry[1]
+
+    def entry(self, value: Val, place: Val) -> list[Val]:
+        """The key of an element, with its place."""
+        w, dtype = self._w, self._dtype
+        kind = RegType.I32 if self.packed else I64
+        top = w.const(-(1 << kind.bits - 1), kind)
+        if dtype.is_float:
+            raw = (value + 0.0).to("reinterpret", kind)  # -0 + 0 is 0
+            order = value.ne(value).pick(w.const(-1, kind), (raw < 0).pick(~raw, raw | top))
+        else:
+            unsigned = dtype in (DType.BOOL, DType.U8, DType.U16, DType.U32, DType.U64)
+            order = value.pick(w.const(1, kind), 0) if dtype is DType.BOOL else value
+            if order.kind is not kind:
+                order = order.to("zext" if unsigned else "sext", kind)
+            order = order if unsigned else order ^ top
+        order = ~order if self._down else order
+        return [(order.to("zext", I64) << 32) | place] if self.packed else [order, place]
+
+    def insert(self, line: Val, end: Val, entry: Sequence[Val]) -> None:
+        """Put an entry into the ascending ones from ``line`` to ``line + end``, which become one more."""
+        w, at = self._w, self._w.var(end)
+
+        def moves() -> Val:
+            before = self.load(line + (at - 1).op("max_s", 0))
+            return (at > 0) & entry[0].below(before[0])
+
+        with w.while_(moves):
+            self.store(line + at, self.load(line + at - 1))
+            at.set(at - 1)
+        self.store(line + at, entry)
+
+    def sort(self, first: Val, second: Val, length: Val) -> Val:
+        """Sort by bytes, low to high, between two places; where the sorted ones begin."""
+        w, here, there = self._w, self._w.var(first), self._w.var(second)
+        counts = self._counts
+        with w.loop(64, self.first_bit, 8) as shift:
+
+            def digit(entry: Sequence[Val], shift: Val = shift) -> Val:
+                return (entry[0] >> shift) & 0xFF
+
+            with w.loop(256) as d:
+                w.put(counts, DType.I64, d, w.const(0))
+            with w.loop(length) as i:
+                d = digit(self.load(here + i))
+                w.put(counts, DType.I64, d, w.get(counts, DType.I64, d) + 1)
+            with w.when(w.get(counts, DType.I64, digit(self.load(here))).ne(length)):
+                total = w.var(w.const(0))
+                with w.loop(256) as d:
+                    size = w.get(counts, DType.I64, d)
+                    w.put(counts, DType.I64, d, total)
+                    total.set(total + size)
+                with w.loop(length) as i:
+                    entry = self.load(here + i)
+                    d = digit(entry)
+                    target = w.get(counts, DType.I64, d)
+                    self.store(there + target, entry)
+                    w.put(counts, DType.I64, d, target + 1)
+                old = w.var(here)
+                here.set(there)
+                there.set(old)
+        return here
+
+
+@cache
+def _sorted(dtype: DType, down: bool, rank: int, top: bool, shared: bool) -> Made:
+    """One thread a line: its first ``kept``, of which those so far are kept sorted (``top``), or of all elements sorted."""
+    w = Writer(Walk.RUNS)
+    w.buffer("x", dtype)
+    w.buffer("y", dtype, Access.WRITE)
+    w.buffer("i", DType.I64, Access.WRITE)
+    keys = _Keys(w, dtype, down, 2 * SHARED_MAX if shared else 0)
+    n = w.numbers("n", rank)
+    stride = {name: w.numbers(f"{name}_s", rank) for name in "xyi"}
+    start = {name: w.number(f"{name}_at") for name in "xyi"}
+    step = {name: w.number(f"{name}_step") for name in "xyi"}
+    length, kept = w.number("length"), w.number("kept")
+    with Points(w, n).each() as at:
+        first = w.const(0) if shared else reduce(lambda number, d: number * n[d] + at[d], range(rank), w.const(0)) * (length * 2)
+        line = {name: w.place(start[name], at, stride[name]) for name in "xyi"}
+
+        def entry(i: Val) -> list[Val]:
+            return keys.entry(w.load("x", line["x"] + i * step["x"]), i)
+
+        here = w.var(first)
+        if top:
+            with w.loop(kept) as i:
+                keys.insert(first, i, entry(i))
+            worst = w.var(keys.load(first + kept - 1)[0])
+            with w.loop(length, kept) as i:
+                found = entry(i)
+                with w.when(found[0].below(worst)):
+                    keys.insert(first, kept - 1, found)
+                    worst.set(keys.load(first + kept - 1)[0])
+        else:
+            with w.when(length <= INSERTED_MAX), w.loop(length) as i:
+                keys.insert(first, i, entry(i))
+            with w.when(length > INSERTED_MAX):
+                with w.loop(length) as i:
+                    keys.store(first + i, entry(i))
+                here.set(keys.sort(first, first + length, length))
+        with w.loop(kept) as i:
+            place = keys.place(keys.load(here + i))
+            w.store("y", line["y"] + i * step["y"], w.load("x", line["x"] + place * step["x"]))
+            w.store("i", line["i"] + i * step["i"], place)
+    return w.made(f"sort_{dtype.text}_{int(down)}_{rank}" + "_top" * top + "_shared" * shared)
+
+
+def _sort_lines(build: Build[Any], instr: BoundInstr, over: Grid, operands: dict[str, Operand], extra: Args) -> None:
+    (dim, down), x, kept = instr.attrs, operands["x"], operands["y"].shape[instr.attrs[0]]
+    length = x.shape[dim]
+    if length >= 1 << 31:
+        raise Inexpressible("places do not fit into 32 bits")
+    top = kept <= TOP_MAX and 4 * kept <= length and length > INSERTED_MAX
+    shared = top or length <= SHARED_MAX
+    made = _sorted(x.dtype, bool(down), over.rank, top, shared)
+    memory = {} if shared else {name: build.temp(DType.I64, (over.numel, 2 * length)) for name in "kj" if name in made.params}
+    writes, run = {"y": operands["y"], "i": operands["i"], **memory}, max(1, 512 // length) if shared else 1
+    build.walk(made, over, reads={"x": x}, writes=writes, point_ns=length * (2.0 if top else 15.0), run=run, extra=extra)
+
+
 def sort(build: Build[Any], instr: BoundInstr) -> None:
     """sort and topk along a dimension, with the original indices."""
     (dim, down), x, (y, i) = instr.attrs, operand(instr.ins[0]), instr.outs
@@ -138,6 +293,9 @@ def sort(build: Build[Any], instr: BoundInstr) -> None:
     over = merged(lines, {name: (*v.strides[:dim], *v.strides[dim + 1 :]) for name, v in operands.items()})
     steps = {f"{name}_step": v.strides[dim] for name, v in operands.items()}
     length, kept = x.shape[dim], y.shape[dim]
+    if build.gangs:
+        _sort_lines(build, instr, over, operands, {**steps, "length": length, "kept": kept})
+        return
     if length <= COUNTED_MAX:
         args = {**over.args(), **places(operands), **steps, "length": length, "kept": kept}
         made = _counted(x.dtype, bool(down), over.rank)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from jit.errors import Inexpressible
-from jit.host.library import attention, blas, conv, matmul, order
+from jit.host.library import attention, blas, conv, matmul
 from jit.host.library.kernels import kernel
 from jit.host.record import Record
 from wis.program import BoundInstr
@@ -31,8 +31,6 @@ LOWER: Final[dict[str, Callable[[BoundInstr], list[Record] | None]]] = {
     "conv_dw": conv.conv_dw,
     "sdpa": attention.sdpa,
     "sdpa_dx": attention.sdpa_dx,
-    "sort": order.sort,
-    "topk": order.sort,
 }
 """The lowering of each operation that has one, by name."""
 

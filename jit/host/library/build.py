@@ -86,7 +86,6 @@ class Build:
         writes: Sequence[View],
         args: Mapping[str, Arg],
         scratch_bytes: int = 0,
-        max_chunks: int = 0,
     ) -> None:
         """Add a call of kernel ``lib.<family>``; ``args`` must name each of its parameters, no more and no less."""
         if units == 0:
@@ -95,25 +94,14 @@ class Build:
         assert set(args) == set(made.params), (family, set(args) ^ set(made.params))
         values = tuple(args[name] for name in made.params)
         roots = (tuple(v.root for v in reads), tuple(v.root for v in writes))
-        self.records.append(Record(made.symbol, values, units, grain, *roots, scratch_bytes, max_chunks))
+        self.records.append(Record(made.symbol, values, units, grain, *roots, scratch_bytes))
 
-    def walk(
-        self,
-        family: str,
-        shape: Space,
-        *,
-        grain: float,
-        reads: Mapping[str, View],
-        writes: Mapping[str, View],
-        extra: Mapping[str, Arg] | None = None,
-        scratch_bytes: int = 0,
-    ) -> None:
+    def walk(self, family: str, shape: Space, *, grain: float, reads: Mapping[str, View], writes: Mapping[str, View]) -> None:
         """Add a call over all units of an index space; ``grain`` is ns an element."""
-        args: dict[str, Arg] = {**shape.args(), **(extra or {})}
-        args |= {name: v.ptr() for name, v in (*reads.items(), *writes.items())}
+        args: dict[str, Arg] = shape.args() | {name: v.ptr() for name, v in (*reads.items(), *writes.items())}
         cost = grain * shape.lanes + 5
         sides = (tuple(reads.values()), tuple(writes.values()))
-        self.call(family, units=shape.units, grain=cost, reads=sides[0], writes=sides[1], args=args, scratch_bytes=scratch_bytes)
+        self.call(family, units=shape.units, grain=cost, reads=sides[0], writes=sides[1], args=args)
 
     def copy(self, source: View, target: View) -> None:
         """target = source (one shape), converting between float types of at most 32 bits where they differ."""

@@ -18,10 +18,6 @@ class Element:
     storage: Type
     compute: Type
 
-    @property
-    def is_float(self) -> bool:
-        return self.compute.kind == "f"
-
     def decode(self, raw: Value) -> Value:
         """What lies in memory as a value to compute with."""
         if self.name == "bf16":

@@ -35,7 +35,6 @@ from jit.host.library.value import (
     U16,
     U32,
     U64,
-    U128,
     Type,
     Value,
     Var,
@@ -43,7 +42,7 @@ from jit.host.library.value import (
 )  # fmt: skip
 
 __all__ = [
-    "BOOL", "F16", "F32", "F64", "I8", "I16", "I32", "I64", "I128", "PTR", "U8", "U16", "U32", "U64", "U128", "Fn", "Helper", "Type",
+    "BOOL", "F16", "F32", "F64", "I8", "I16", "I32", "I64", "I128", "PTR", "U8", "U16", "U32", "U64", "Fn", "Helper", "Type",
     "Value", "Var",
 ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from jit.host.library.emit import Fn, Type, Value
 
-__all__ = ["Space", "row", "rows", "space"]
+__all__ = ["Space", "rows", "space"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,32 +89,19 @@ def rows(f: Fn, rank: int, operands: Mapping[str, Type]) -> Iterator[Row]:
     sizes, block = f.i64s("n", rank), f.i64("block")
     strides = {name: f.i64s(f"{name}_s", rank) for name in operands}
     with f.loop(f.r0, f.r1) as unit:
-        yield row(f, unit, points, operands, sizes, block, strides)
-
-
-def row(
-    f: Fn,
-    unit: Value,
-    points: Mapping[str, Value],
-    types: Mapping[str, Type],
-    sizes: list[Value],
-    block: Value,
-    strides: Mapping[str, list[Value]],
-) -> Row:
-    """Addresses of one unit; for kernels that walk the units themselves."""
-    blocks = (sizes[-1] + block - 1) // block
-    rest, start = unit // blocks, (unit % blocks) * block
-    index: list[Value] = []
-    for size in reversed(sizes[1:-1]):
-        index.append(rest % size)
-        rest = rest // size
-    if len(sizes) > 1:
-        index.append(rest)
-    index.reverse()
-    base = {}
-    for name, point in points.items():
-        offset = f.const(start.type, 0)
-        for i, stride in zip(index, strides[name], strict=False):  # the last stride belongs to the lanes
-            offset = offset + i * stride
-        base[name] = point.at(offset, types[name])
-    return Row(index, start, (start + block).min(sizes[-1]), base, {name: strides[name][-1] for name in points})
+        blocks = (sizes[-1] + block - 1) // block
+        rest, start = unit // blocks, (unit % blocks) * block
+        index: list[Value] = []
+        for size in reversed(sizes[1:-1]):
+            index.append(rest % size)
+            rest = rest // size
+        if len(sizes) > 1:
+            index.append(rest)
+        index.reverse()
+        base = {}
+        for name, point in points.items():
+            offset = f.const(start.type, 0)
+            for i, stride in zip(index, strides[name], strict=False):  # the last stride belongs to the lanes
+                offset = offset + i * stride
+            base[name] = point.at(offset, operands[name])
+        yield Row(index, start, (start + block).min(sizes[-1]), base, {name: strides[name][-1] for name in points})

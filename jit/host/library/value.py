@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jit.host.library.emit import Fn
 
 __all__ = [
-    "BOOL", "F16", "F32", "F64", "I8", "I16", "I32", "I64", "I128", "PTR", "U8", "U16", "U32", "U64", "U128", "Type", "Value", "Var",
+    "BOOL", "F16", "F32", "F64", "I8", "I16", "I32", "I64", "I128", "PTR", "U8", "U16", "U32", "U64", "Type", "Value", "Var",
     "literal",
 ]  # fmt: skip
 
@@ -54,7 +54,7 @@ class Type:
 
 BOOL: Final = Type("b", 1, "i1")
 I8, I16, I32, I64, I128 = (Type("i", bits, f"i{bits}") for bits in (8, 16, 32, 64, 128))
-U8, U16, U32, U64, U128 = (Type("u", bits, f"i{bits}") for bits in (8, 16, 32, 64, 128))
+U8, U16, U32, U64 = (Type("u", bits, f"i{bits}") for bits in (8, 16, 32, 64))
 F16: Final = Type("f", 16, "half")
 F32: Final = Type("f", 32, "float")
 F64: Final = Type("f", 64, "double")

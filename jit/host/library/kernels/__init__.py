@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from jit.host.library.emit import Fn
-from jit.host.library.kernels import attention, conv, depthwise, gemm, move, order, tiles
+from jit.host.library.kernels import attention, conv, depthwise, gemm, move, tiles
 
 __all__ = ["FAMILIES", "PREFIX", "Kernel", "kernel"]
 
@@ -34,8 +34,6 @@ FAMILIES: Final[dict[str, Callable[..., None]]] = {
     "depthwise_dw": depthwise.depthwise_dw,
     "sdpa": attention.sdpa,
     "sdpa_dx": attention.sdpa_dx,
-    "sort": order.sort,
-    "topk": order.topk,
 }
 
 

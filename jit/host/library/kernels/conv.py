@@ -100,7 +100,7 @@ class _Source:
         plane, step = x.at(over.shift * g.x[2], type), g.stride[2] * g.x[2]
         out = f.var(line)
         with f.loop(0, images) as image, f.loop(*q) as row:
-            _, offset, inside = row_of(g, self.depth, row, point[0], point[1])
+            offset, inside = row_of(g, self.depth, row, point[0], point[1])
             high = inside.select(over.high, 0)
             source, target = plane.at(image * self.m.x_n + offset, type), out.get()
             with f.loop(0, g.t_w, vector.lanes) as t:
@@ -139,7 +139,7 @@ def _add_columns(
         step = g.stride[2] * g.x[2]
         source = f.var(line.get())
         with f.loop(q0, q1) as q:
-            _, offset, inside = row_of(g, depth, q, kd, kh)
+            offset, inside = row_of(g, depth, q, kd, kh)
             row, values = plane.at(offset, type), source.get()
             with f.when(inside):
                 if walk == "unit":

@@ -26,7 +26,7 @@ def depthwise(f: Fn, dtype: str, depth: str, walk: str) -> None:
         with f.loop(0, p.rows) as q, f.loop(0, g.t_w, lanes) as t:
             total = f.var(f.const(vector, 0.0))
             with taps(f, g, depth, q) as tap:
-                values, _ = vector_at(f, g, vector, walk, plane.at(tap.offset, type), t, tap.shift)
+                values = vector_at(f, g, vector, walk, plane.at(tap.offset, type), t, tap.shift)
                 weight = weights.at(tap.point, type).load(type).splat(lanes)
                 total.set(f.fma(weight, values, total.get()))
             kept = f.iota(I32, lanes) < (g.t_w - t).to(I32).splat(lanes)
@@ -47,7 +47,7 @@ def depthwise_dw(f: Fn, dtype: str, depth: str, walk: str) -> None:
             over = span(g, kw)
             total = f.var(f.const(vector, 0.0))
             with f.loop(n * part // parts, n * (part + 1) // parts) as image, f.loop(0, p.rows) as q:
-                _, offset, inside = row_of(g, depth, q, kd, kh)
+                offset, inside = row_of(g, depth, q, kd, kh)
                 row = x.at(image * p.x_n + channel * p.x_c + offset + over.shift * g.x[2], type)
                 arrived = y.at(image * p.t_n + channel * p.t_c + q * p.t_row, type)
                 with f.when(inside), f.loop(0, g.t_w, vector.lanes) as t:

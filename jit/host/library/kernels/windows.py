@@ -58,15 +58,15 @@ def span(g: Geometry, kw: Value) -> Span:
     return Span(low, high, shift)
 
 
-def row_of(g: Geometry, depth: str, q: Value, kd: Value, kh: Value) -> tuple[Value, Value, Value]:
-    """The input row that output row ``q`` reads: its number (depth and height together), its offset, whether it lies inside."""
+def row_of(g: Geometry, depth: str, q: Value, kd: Value, kh: Value) -> tuple[Value, Value]:
+    """The input row that output row ``q`` reads: its offset, and whether it lies inside."""
     h = q if depth == "flat" else q % g.t_h
     y = h * g.stride[1] - g.pad[1] + kh * g.dilation[1]
     d = kd * g.dilation[0] - g.pad[0]
     if depth == "deep":
         d = d + (q // g.t_h) * g.stride[0]
     inside = (y >= 0) & (y < g.size[1]) & (d >= 0) & (d < g.size[0])
-    return d * g.size[1] + y, d * g.x[0] + y * g.x[1], inside
+    return d * g.x[0] + y * g.x[1], inside
 
 
 def vector_of(f: Fn, type: Type, walk: str, row: Value, t: Value, step: Value, low: Value, high: Value) -> tuple[Value, Value]:
@@ -88,21 +88,20 @@ def vector_of(f: Fn, type: Type, walk: str, row: Value, t: Value, step: Value, l
     return f.gather(row.at(t * step, type), index, mask, type), mask
 
 
-def vector_at(f: Fn, g: Geometry, type: Type, walk: str, row: Value, t: Value, shift: Value) -> tuple[Value, Value]:
-    """As ``vector_of``, without divisions: ``row`` is where the input row starts, the mask has all lanes whose input lies inside of it."""
+def vector_at(f: Fn, g: Geometry, type: Type, walk: str, row: Value, t: Value, shift: Value) -> Value:
+    """As ``vector_of``, without divisions: ``row`` is where the input row starts, lanes whose input lies outside of it are 0."""
     lanes, first = type.lanes, t * g.stride[2] + shift
     size, start = g.size[2].to(U32), first.to(U32)
     if walk == "pair":
         wide = f.iota(U32, 2 * lanes) + start.splat(2 * lanes) < size.splat(2 * lanes)
         values = f.masked_load(row.at(first, type), wide, type.element.vec(2 * lanes))
-        even = list(range(0, 2 * lanes, 2))
-        return values.shuffle(even), wide.shuffle(even)
+        return values.shuffle(list(range(0, 2 * lanes, 2)))
     # one unsigned comparison: what lies before 0 is huge
     mask = f.iota(U32, lanes) * g.stride[2].to(U32).splat(lanes) + start.splat(lanes) < size.splat(lanes)
     if walk == "unit":
-        return f.masked_load(row.at(first, type), mask, type), mask
+        return f.masked_load(row.at(first, type), mask, type)
     index = f.iota(I64, lanes) * (g.stride[2] * g.x[2]).splat(lanes)
-    return f.gather(row.at(first * g.x[2], type), index, mask, type), mask
+    return f.gather(row.at(first * g.x[2], type), index, mask, type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +127,9 @@ def planes(f: Fn) -> Planes:
 
 @dataclass(frozen=True, slots=True)
 class Tap:
-    """One window point of one output row: its number, the number and offset of the input row it sees, the input of output 0 in that row."""
+    """One window point of one output row: its number, the offset of the input row it sees, the input of output 0 in that row."""
 
     point: Value
-    row: Value
     offset: Value
     shift: Value
 
@@ -140,6 +138,6 @@ class Tap:
 def taps(f: Fn, g: Geometry, depth: str, q: Value) -> Iterator[Tap]:
     """Loops over the window points of output row ``q`` that see an input row, in row-major order."""
     with f.loop(0, g.k[0]) as kd, f.loop(0, g.k[1]) as kh:
-        row, offset, inside = row_of(g, depth, q, kd, kh)
+        offset, inside = row_of(g, depth, q, kd, kh)
         with f.when(inside), f.loop(0, g.k[2]) as kw:
-            yield Tap((kd * g.k[1] + kh) * g.k[2] + kw, row, offset, kw * g.dilation[2] - g.pad[2])
+            yield Tap((kd * g.k[1] + kh) * g.k[2] + kw, offset, kw * g.dilation[2] - g.pad[2])
