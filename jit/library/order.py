@@ -1,7 +1,8 @@
 """sort, topk, search_sorted, nonzero.
 
-Short lines are sorted by counting, for each element, how many come before it; long ones by a bitonic network over copies padded to a power
-of two. Both order by (element, index), so equal elements keep their order; NaN is greatest.
+On devices of threads, short lines are sorted by counting, for each element, how many come before it; long ones by a bitonic network over
+copies padded to a power of two. Where a thread is scalar code it sorts a line by bytes. All keep the order of equal elements; NaN is
+greatest.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Native kernels for what fusion does not cover, and how instructions become calls of them.
+"""Products, convolutions and attention: native kernels written for processors, and how instructions become calls of them. What else does
+not fuse is in ``jit.library``.
 
 ``lower(instr)`` gives the records of one instruction, or None when it has no native form (the caller then runs the reference);
 ``source(symbol)`` gives the LLVM IR of one kernel, to be compiled when first needed; ``requires(symbol)`` the symbols to load before it.
@@ -8,7 +9,7 @@
     kernels/                       the functions, as IR emitters; one module a family (``tiles``: the matrix product all others use)
     build, matmul, conv, ...       the lowerings; one module a family of operations
 
-May live here: kernels that are not fused groups, and their lowerings. May not: memory layout, running.
+May live here: kernels that the kernel tier has no form of which is as fast, and their lowerings. May not: memory layout, running.
 """
 
 from __future__ import annotations
