@@ -106,5 +106,12 @@ block 2
     assert isinstance(analysis.facts[counter].shape, Vector)
     assert not isinstance(analysis.facts[core.blocks[0].code[2].outs[0]].shape, Vector)
     assert analysis.pending[1] == 1 << 2
-    assert analysis.entry == [True, False, False]
+    assert analysis.entry == [True, False, True]
     assert isinstance(Fact(SAME, 0).shape, Same)
+
+
+def test_all_lanes_run_behind_a_branch_unless_some_have_ended() -> None:
+    gang = gang_of((256, 1, 1), False)
+    assert analyse(split_registers(kernel(_INDEX).core), gang).entry == [True, False, True]
+    some_end = _INDEX.replace("  br 2\n", "  ret\n")
+    assert analyse(split_registers(kernel(some_end).core), gang).entry == [True, False, False]
