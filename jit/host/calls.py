@@ -54,7 +54,7 @@ class Call(calls.Call):
 
 _OWN: Final = KernelOptions(check=False, meter=False, fuel=False, clear=False)
 """Indices are inside by construction, programs are counted before they run, and shared memory is written before it is read."""
-_LIMITS: Final = replace(KERNEL_LIMITS, shared_bytes_max=8 << 20)
+_LIMITS: Final = replace(KERNEL_LIMITS, shared_bytes_max=1 << 40)
 """Shared memory is the scratch of a thread here."""
 _LIGHT: Final = ("sroa", "instruction_combine", "simplify_cfg")
 """Passes for kernels of long loops, which are written as they should run: more make them slower, and take twice as long. Short rows and

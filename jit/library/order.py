@@ -8,7 +8,7 @@ greatest.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, reduce
+from functools import cache
 from typing import Any
 
 from jit.errors import Inexpressible
@@ -27,7 +27,6 @@ COUNTED_MAX = 1024
 CHUNK = 256
 INSERTED_MAX = 48
 TOP_MAX = 128  # longer lists of the best so far cost more than sorting
-SHARED_MAX = 1 << 15
 
 
 def _before(w: Writer, dtype: DType, down: bool, a: Val, i: Val, b: Val, j: Val) -> Val:
@@ -133,31 +132,21 @@ def _taken(dtype: DType, rank: int) -> Made:
 class _Keys:
     """Memory for keys of elements: unsigned numbers in the wanted order (NaN greatest, both zeros equal), each with its place in the line.
     Both are one word where they fit into it, else words of two arrays; keys that are equal stay in the order in which they came.
-
-    ``shared``: elements of shared memory; 0: the temporaries ``k`` and ``j``.
     """
 
-    def __init__(self, w: Writer, dtype: DType, down: bool, shared: int) -> None:
+    def __init__(self, w: Writer, dtype: DType, down: bool, room: int) -> None:
         self._w, self._dtype, self._down = w, dtype, down
         self.packed = dtype.itemsize < 8
         self.first_bit = 32 if self.packed else 0
         self._counts = w.shared(DType.I64, 256)
-        self._arrays = [w.shared(DType.I64, shared) for _ in range(2 - self.packed)] if shared else []
-        if not shared:
-            for name in "kj"[: 2 - self.packed]:
-                w.buffer(name, DType.I64, Access.READ_WRITE)
+        self._arrays = [w.shared(DType.I64, room) for _ in range(2 - self.packed)]
 
     def load(self, at: Val) -> list[Val]:
-        if self._arrays:
-            return [self._w.get(array, DType.I64, at) for array in self._arrays]
-        return [self._w.load(name, at) for name in "kj"[: 2 - self.packed]]
+        return [self._w.get(array, DType.I64, at) for array in self._arrays]
 
     def store(self, at: Val, entry: Sequence[Val]) -> None:
-        for number, word in enumerate(entry):
-            if self._arrays:
-                self._w.put(self._arrays[number], DType.I64, at, word)
-            else:
-                self._w.store("kj"[number], at, word)
+        for array, word in zip(self._arrays, entry, strict=True):
+            self._w.put(array, DType.I64, at, word)
 
     def place(self, entry: Sequence[Val]) -> Val:
         return entry[0] & 0xFFFFFFFF if self.packed else entry[1]
@@ -225,20 +214,21 @@ class _Keys:
 
 
 @cache
-def _sorted(dtype: DType, down: bool, rank: int, top: bool, shared: bool) -> Made:
-    """One thread a line: its first ``kept``, of which those so far are kept sorted (``top``), or of all elements sorted."""
+def _sorted(dtype: DType, down: bool, rank: int, top: bool, room: int) -> Made:
+    """One thread a line: its first ``kept`` elements, of all sorted, or (``top``) of those so far kept sorted. ``room``: for keys, twice as
+    many as there are elements."""
     w = Writer(Walk.RUNS)
     w.buffer("x", dtype)
     w.buffer("y", dtype, Access.WRITE)
     w.buffer("i", DType.I64, Access.WRITE)
-    keys = _Keys(w, dtype, down, 2 * SHARED_MAX if shared else 0)
+    keys = _Keys(w, dtype, down, room)
     n = w.numbers("n", rank)
     stride = {name: w.numbers(f"{name}_s", rank) for name in "xyi"}
     start = {name: w.number(f"{name}_at") for name in "xyi"}
     step = {name: w.number(f"{name}_step") for name in "xyi"}
     length, kept = w.number("length"), w.number("kept")
     with Points(w, n).each() as at:
-        first = w.const(0) if shared else reduce(lambda number, d: number * n[d] + at[d], range(rank), w.const(0)) * (length * 2)
+        first = w.const(0)
         line = {name: w.place(start[name], at, stride[name]) for name in "xyi"}
 
         def entry(i: Val) -> list[Val]:
@@ -265,7 +255,7 @@ def _sorted(dtype: DType, down: bool, rank: int, top: bool, shared: bool) -> Mad
             place = keys.place(keys.load(here + i))
             w.store("y", line["y"] + i * step["y"], w.load("x", line["x"] + place * step["x"]))
             w.store("i", line["i"] + i * step["i"], place)
-    return w.made(f"sort_{dtype.text}_{int(down)}_{rank}" + "_top" * top + "_shared" * shared)
+    return w.made(f"sort_{dtype.text}_{int(down)}_{rank}" + "_top" * top + f"_{room}")
 
 
 def _sort_lines(build: Build[Any], instr: BoundInstr, over: Grid, operands: dict[str, Operand], extra: Args) -> None:
@@ -274,10 +264,9 @@ def _sort_lines(build: Build[Any], instr: BoundInstr, over: Grid, operands: dict
     if length >= 1 << 31:
         raise Inexpressible("places do not fit into 32 bits")
     top = kept <= TOP_MAX and 4 * kept <= length and length > INSERTED_MAX
-    shared = top or length <= SHARED_MAX
-    made = _sorted(x.dtype, bool(down), over.rank, top, shared)
-    memory = {} if shared else {name: build.temp(DType.I64, (over.numel, 2 * length)) for name in "kj" if name in made.params}
-    writes, run = {"y": operands["y"], "i": operands["i"], **memory}, max(1, 512 // length) if shared else 1
+    room = 1 << max(16, (2 * length - 1).bit_length())
+    made = _sorted(x.dtype, bool(down), over.rank, top, 1 << 16 if top else room)
+    writes, run = {"y": operands["y"], "i": operands["i"]}, max(1, 512 // length)
     build.walk(made, over, reads={"x": x}, writes=writes, point_ns=length * (2.0 if top else 15.0), run=run, extra=extra)
 
 
