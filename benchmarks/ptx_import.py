@@ -15,7 +15,7 @@ from tests.golden.cuda.cases import CASES
 from wis.frontends.ptx import import_ptx
 from wis.frontends.ptx.parser import parse
 from wis.kernel.verify import verify_kernel
-from wooly.kernels.build import compile_to_ptx
+from wooly.kernels.nvrtc import compile_to_ptx
 
 __all__ = ["BAR_MS", "Row", "measure", "near_200"]
 

@@ -25,7 +25,8 @@ from benchmarks.kernels.measure import Compared, compared
 from jit.kernels.launch import CHECKED, KernelLaunch, KernelOptions
 from tests.support.kernel_devices import HostKernels
 from wis.frontends.ptx import import_ptx
-from wooly.kernels.build import Built, build_cuda, compile_to_ptx
+from wooly.kernels.build import Built, build_cuda
+from wooly.kernels.nvrtc import compile_to_ptx
 
 _DOC: Final = Path(__file__).parents[2] / "docs" / "kernel-benchmarks.md"
 _THREADS: Final = 2

@@ -1,7 +1,7 @@
 """The memory of one device: its capacity, where blocks lie, and the buffers of spaces.
 
 A request goes down: buffers.py keeps the buffers of one space by key; capacity.py accounts for all of them and keeps what a space freed for
-that space; arena.py puts blocks into the device's one memory, where addresses.py (over ranges.py) says which address serves whom.
+that space; arena.py puts blocks into the device's one memory, where addresses.py says which address serves whom.
 
 May live here: capacity, addresses, buffers. May not: programs, quotas of tenants (scheduler.vram).
 """

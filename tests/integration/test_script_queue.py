@@ -64,7 +64,7 @@ def test_a_refusal_shows_the_scripts_lines_and_none_of_ours(stack: EmbeddedStack
     with device_taken(stack), Script(stack, "plain", CODE, REQUIRED_VRAM="64") as script:
         assert script.end() == 1
         error = script.error
-    assert "plain.py" in error and "session.py" not in error and "controller.py" not in error
+    assert "plain.py" in error and "session.py" not in error and "opening.py" not in error
     assert error.splitlines()[-1].startswith("wooly.errors.PlacementError: the controller refused the task: no device fits: ")
 
 

@@ -27,7 +27,7 @@ from wis.frontends.ptx import import_ptx
 from wis.kernel.model import BufferParam, Math
 from wis.kernel.module import ArgKind, Entry
 from wis.kernel.verify import verify_kernel
-from wooly.kernels import build
+from wooly.kernels import nvrtc
 
 __all__ = ["CudaError", "Driver", "cupy_on_host"]
 
@@ -323,15 +323,15 @@ class _Nvrtc:
 
     def compileProgram(self, program: _Program, options: Sequence[str]) -> None:
         """To PTX for the virtual architecture: without any of the headers and definitions that wooly.kernels adds."""
-        library, made = build._library(), ctypes.c_void_p()
-        build._check(library, "nvrtcCreateProgram", ctypes.byref(made), program.text.encode(), b"wis.cu", 0, None, None)
+        library, made = nvrtc._library(), ctypes.c_void_p()
+        nvrtc._check(library, "nvrtcCreateProgram", ctypes.byref(made), program.text.encode(), b"wis.cu", 0, None, None)
         try:
-            flags = [build._renamed(option) for option in options]
-            code = library.nvrtcCompileProgram(made, len(flags), build._strings(flags))
-            program.log = build._text(library, "nvrtcGetProgramLog", made)
+            flags = [nvrtc._renamed(option) for option in options]
+            code = library.nvrtcCompileProgram(made, len(flags), nvrtc._strings(flags))
+            program.log = nvrtc._text(library, "nvrtcGetProgramLog", made)
             if code:
                 raise NvrtcError(f"error {code}")
-            program.ptx = build._text(library, "nvrtcGetPTX", made)
+            program.ptx = nvrtc._text(library, "nvrtcGetPTX", made)
         finally:
             library.nvrtcDestroyProgram(ctypes.byref(made))
 

@@ -20,7 +20,7 @@ extents (``extents.py``)
 types (``types.py``)
 10. element types follow the op's rule; ops that compare are not for complex types; an immediate beside f16 or bf16 operands may be f32
     [type]
-shapes (``shapes.py``, ``coarse_shapes.py``)
+shapes (``shapes.py``)
 11. shapes follow the op's kind; there is no implicit broadcasting (stride 0 broadcasts) [shape]
 12. attributes are in range: dimensions exist, modes and flags are known, strides and dilations are positive, pads are not negative (for
     pooling at most half a window), kernels have at most window_max positions, and one instruction does at most work_max

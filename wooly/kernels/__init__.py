@@ -1,5 +1,5 @@
 """User kernels: from CUDA C++ or PTX to modules of the instruction set, and the calls that run them.
 
-``raw`` has the classes that users see, ``build`` the path from source to a verified module, ``arguments`` the rules of a call, ``launch``
-its record.
+``raw`` has the classes that users see, and records their launches, ``nvrtc`` the compiler, ``build`` the path to a verified module,
+``arguments`` the rules of a call.
 """

@@ -33,7 +33,7 @@ def test_a_machine_without_cupy_gets_the_install_command() -> None:
 
 @pytest.mark.skipif(not NVRTC, reason="the CUDA compiler's wheel is not installed")
 def test_the_compiler_takes_fused_and_library_kernels() -> None:
-    from wooly.kernels.build import compile_to_ptx
+    from wooly.kernels.nvrtc import compile_to_ptx
 
     engine = AccelEngine(InterpretedDevice(), "interpreted", EngineConfig(None, 1, 1 << 26, FUEL["cuda"]))
     for seed in (0, 3, 7):

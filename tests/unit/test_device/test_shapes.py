@@ -1,4 +1,4 @@
-"""The short-cut rules of shapes.py say what torch's meta kernels say, or nothing."""
+"""The short-cut rules of infer.py say what torch's meta kernels say, or nothing."""
 
 from __future__ import annotations
 

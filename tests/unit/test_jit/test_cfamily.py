@@ -31,7 +31,7 @@ from tests.unit.test_jit.test_lower import agree
 from wis.kernel.ops import BY_NAME, NAMED
 from wis.kernel.text import parse_kernel
 from wis.kernel.verify import VerifiedKernel, verify_kernel
-from wooly.kernels.build import compile_to_ptx
+from wooly.kernels.nvrtc import compile_to_ptx
 
 _REFERENCE = ReferenceKernels()
 

@@ -149,7 +149,7 @@ def test_torch_s_own_way_to_a_kernel() -> None:
 
 
 def test_a_ptx_file(tmp_path: Path) -> None:
-    from wooly.kernels.build import compile_to_ptx
+    from wooly.kernels.nvrtc import compile_to_ptx
 
     path = tmp_path / "saxpy.ptx"
     path.write_text(compile_to_ptx(SAXPY).text)

@@ -14,8 +14,8 @@ from wis.frontends.ptx import import_ptx
 from wis.kernel.model import Math
 from wis.kernel.ops import BY_CODE
 from wooly.errors import CompileError, ToolchainMissing
-from wooly.kernels import build
-from wooly.kernels.build import SYMBOLIC, compile_to_ptx, nvrtc_version
+from wooly.kernels import nvrtc
+from wooly.kernels.nvrtc import SYMBOLIC, compile_to_ptx, nvrtc_version
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("nvidia") is None, reason="the extra `kernels` is not installed")
 
@@ -123,18 +123,18 @@ def test_a_name_that_is_not_there() -> None:
 
 
 def test_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "_roots", list)
-    build._library.cache_clear()
+    monkeypatch.setattr(nvrtc, "_roots", list)
+    nvrtc._library.cache_clear()
     try:
         with pytest.raises(ToolchainMissing, match=r"pip install '\.\[kernels\]'"):
             compile_to_ptx("")
     finally:
-        build._library.cache_clear()
+        nvrtc._library.cache_clear()
 
 
 def test_the_builtins_are_found_beside_the_compiler(tmp_path: Path) -> None:
     """torch pins a compiler whose library has no RPATH: it opens its builtins by name only. The same is made here of the installed one."""
-    installed = next(path for path in build._roots() if any((path / "lib").glob("libnvrtc.so.*")))
+    installed = next(path for path in nvrtc._roots() if any((path / "lib").glob("libnvrtc.so.*")))
     folder = tmp_path / "nvidia" / installed.name
     folder.mkdir(parents=True)
     (folder / "include").symlink_to(installed / "include")
@@ -144,7 +144,7 @@ def test_the_builtins_are_found_beside_the_compiler(tmp_path: Path) -> None:
             (folder / "lib" / path.name).write_bytes(path.read_bytes().replace(b"\0$ORIGIN\0", b"\0/absent\0"))
         else:
             (folder / "lib" / path.name).symlink_to(path)
-    program = "from wooly.kernels.build import _roots, compile_to_ptx; print(_roots()[0])\n"
+    program = "from wooly.kernels.nvrtc import _roots, compile_to_ptx; print(_roots()[0])\n"
     program += 'print(compile_to_ptx("extern \\"C\\" __global__ void k(float *a) { a[0] = 1; }").text)'
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=120)
