@@ -13,10 +13,7 @@ from typing import Final
 import numpy as np
 
 from wis.dtypes import DType
-from wis.kernel import interpret
-from wis.kernel.traps import describe_trap
 from wis.kernel.verify import VerifiedKernel
-from wis.launches import KernelCall, kernel_call
 from wis.ops import Dist, Kind, ScatterMode
 from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar
 from wis.reference import coarse, index, philox, reduce
@@ -27,23 +24,6 @@ from wis.verify import Verified
 from wis.windows import window_of
 
 __all__ = ["Execution", "Kernels", "Traps", "run", "run_bound", "step"]
-
-
-def run_call(call: KernelCall, buffers: Buffers, fuel: int | None = None, addresses: Sequence[int] | None = None) -> interpret.Outcome:
-    """One launch on the program's buffers."""
-    params: list[Array | int | float] = []
-    places: list[int] = []
-    for x in call.params:
-        if isinstance(x, Operand):
-            whole = buffers[x.buffer]
-            assert whole is not None, "buffers of operands exist"
-            params.append(whole[x.offset : x.offset + x.shape[0]] if x.shape[0] else whole[:0])
-            start = x.buffer + 1 << 40 if addresses is None else addresses[x.buffer]
-            places.append(start + x.offset if x.shape[0] else 0)  # an empty region is a null pointer
-        else:
-            params.append(x)
-            places.append(0)
-    return interpret.launch(call.kernel, interpret.Launch(call.grid, call.block, dynamic_bytes=call.dynamic_bytes), params, fuel, places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +123,7 @@ class Execution:
         self._at = len(self._bound.code) if self._out_of_fuel else self._at + 1
 
     def _launch(self, instr: BoundInstr, buffers: Buffers) -> None:
+        from wis.reference.launch import describe_trap, kernel_call, run_call  # which imports other modules of this package
 
         call = kernel_call(instr, self._kernels.verified, self._scalars)
         outcome = run_call(call, buffers, self._kernels.fuel, self._kernels.addresses)
