@@ -72,6 +72,8 @@ __all__ = ["Device"]
 _AHEAD_MAX: Final = 1024
 """How far a batch may be ahead of the last one executed; nearer ones are bounded by the dispatch core."""
 _RESTART_PAUSE_S: Final = 1.0
+_LISTENED_NS_MAX: Final = 2 * 10**9
+"""Of the time between two ticks, what counts for leases: while the event loop was held up, it read no message of a client."""
 _ENDED_MAX: Final = 256
 _WARM_MAX: Final = 4096
 
@@ -135,7 +137,7 @@ class Device:
         self._on(core.ConfigChanged(now_ns, msgspec.structs.replace(self._config, cores=attached.cores)))
         records = {held.session: decode_record(held.record) for held in attached.held}
         for held in attached.held:
-            session = Session(records[held.session], now_ns, held.seq_done, held.chain, held.resident_bytes, memory=held.memory)
+            session = Session(records[held.session], held.seq_done, held.chain, held.resident_bytes, memory=held.memory)
             self.sessions[held.session] = session
             if held.faulted:
                 session.fault = REFUSALS[why.SESSION_FAULTED]
@@ -205,9 +207,8 @@ class Device:
 
     def _opened(self, record: SessionRecord) -> None:
         """Raises OpenRefused."""
-        now_ns = time.monotonic_ns()
-        session = self.sessions[record.session] = Session(record, now_ns)
-        self._on(opened_stimulus(now_ns, session))
+        session = self.sessions[record.session] = Session(record)
+        self._on(opened_stimulus(time.monotonic_ns(), session))
         if record.session not in self._dispatch.state.sessions:
             fault = self.sessions.pop(record.session).fault
             self._executor.send(CloseSpace(record.session))
@@ -264,7 +265,7 @@ class Device:
     def batch(self, session: Session, batch: Batch, data: bytes, position: int, refused: Fault | None = None) -> None:
         """A batch that passed the intake; or one that did not, with the reason: it takes its place in the order, and is refused there."""
         now_ns = time.monotonic_ns()
-        session.heard_ns = now_ns
+        session.silent_ns = 0
         if session.fault is not None:
             self.refuse(batch.session, batch.seq, session.fault)
             return
@@ -470,18 +471,18 @@ class Device:
 
     # -- once a second -------------------------------------------------------------------------------------------------------------
 
-    def tick(self, lease_ns: int) -> None:
-        """Reap silent sessions and settle the books."""
+    def tick(self, lease_ns: int, since_ns: int) -> None:
+        """Reap silent sessions and settle the books. ``since_ns``: the time since the last tick."""
         if self.attached is None:
             return
-        now_ns = time.monotonic_ns()
         for session in list(self.sessions.values()):
-            if now_ns - session.heard_ns > lease_ns and self._waits_for_client(session):
+            session.silent_ns += min(since_ns, _LISTENED_NS_MAX)
+            if session.silent_ns > lease_ns and self._waits_for_client(session):
                 self._log.info("lease ran out", **session.record.about)
                 session.reason = "lease"
                 session.outcome = session.outcome or Outcome(lost=True)
                 self.close(session, -1, session.reason)
-        self._on(core.Tick(now_ns))
+        self._on(core.Tick(time.monotonic_ns()))  # after the ends above: the core's time never runs backwards
         self._dispatch.flush()
         self._accounting.settle(in_flight=self._dispatch.state.in_flight > 0, whole=False)
         self._note()

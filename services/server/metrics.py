@@ -24,7 +24,7 @@ from services.server.accounting import Counters
 from services.server.device import Device
 from services.server.sessions import Session
 
-__all__ = ["Gauge", "Standing", "Watch", "metrics_text"]
+__all__ = ["Gauge", "Standing", "Watch", "metrics_text", "heartbeat"]
 
 
 @dataclass(slots=True)
@@ -71,6 +71,12 @@ class Gauge:
         )
         self.at_ns, self.busy_ns, self.fed_ns, self.sessions = now_ns, busy_ns, fed_ns, totals
         return encode_telemetry(message)
+
+
+def heartbeat(device: Device, node: str, epoch: int) -> bytes:
+    """Telemetry of a device that could not be measured: it is there, and that is all."""
+    total = device.attached.vram_bytes if device.attached is not None else 0
+    return encode_telemetry(Telemetry(time.time_ns(), node, epoch, device.gpu, 0, 0, 0, total, 0))
 
 
 def shared_bytes(sessions: Iterable[Session]) -> tuple[int, int]:

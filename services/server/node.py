@@ -8,7 +8,8 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -296,7 +297,7 @@ class Node:
         if found is None:
             return _encode(Pong(self._node, self._facts.epoch, False))
         device, session = found
-        session.heard_ns = time.monotonic_ns()
+        session.silent_ns = 0
         if 0 <= ping.seq_seen < session.seq_done:
             device.recall(session, ping.seq_seen)
         info = device.info()
@@ -361,20 +362,29 @@ class Node:
     async def _tick_forever(self) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
+        ticked_ns = time.monotonic_ns()
         while True:
             due = max(due + _TICK_S, loop.time())
             await asyncio.sleep(due - loop.time())
-            self._journal.tick()
+            now_ns = time.monotonic_ns()
+            since_ns, ticked_ns = now_ns - ticked_ns, now_ns
+            self._safely(self._journal.tick)
             for device, gauge in zip(self._devices, self._gauges, strict=True):
-                try:
-                    device.tick(self._settings.lease_ms * 10**6)
-                    message = gauge.read(device, self._node, self._facts.epoch)
-                except Exception:  # one device's trouble must not silence the node, which would then be held for lost
-                    self._log.exception("a device could not be measured", gpu=device.gpu)
-                    continue
+                self._safely(partial(device.tick, self._settings.lease_ms * 10**6, since_ns))
+                message = self._safely(partial(gauge.read, device, self._node, self._facts.epoch))
+                if message is None and device.attached is not None:
+                    message = metrics.heartbeat(device, self._node, self._facts.epoch)
                 if message is not None:
                     with contextlib.suppress(Exception):  # telemetry is never worth an error; a closed connection shows elsewhere
                         await self._bus.publish(subjects.telemetry_subject(self._node, device.gpu), message)
+
+    def _safely(self, work: Callable[[], T]) -> T | None:
+        """``work()``, or None: a node whose tick failed would say nothing, and be held for lost."""
+        try:
+            return work()
+        except Exception:
+            self._log.exception("a part of the tick failed")
+            return None
 
     def standing(self) -> Standing:
         """How the node stands, for those who watch it."""

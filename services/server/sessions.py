@@ -102,17 +102,17 @@ class Pending:
 
 @dataclass(slots=True)
 class Session:
-    """An open session. Times are the node's monotonic clock."""
+    """An open session."""
 
     record: SessionRecord
-    #: The last heartbeat of its client.
-    heard_ns: int
     #: The last batch executed.
     seq_done: int = 0
     #: Launch digest after it.
     chain: bytes = b""
     #: What it is charged for.
     resident_bytes: int = 0
+    #: How long nothing came from its client while the node listened.
+    silent_ns: int = 0
     #: Batches that came and are not over, by seq.
     pending: dict[int, Pending] = field(default_factory=dict)
     #: Why it is over although it is not closed yet.

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from bus_schemas import subjects
-from bus_schemas.events import NodeRegistered, SessionOpenedFact
-from bus_schemas.session import NodeInfo, Ping, Pong
+from bus_schemas.events import NodeRegistered, SessionClosedFact, SessionOpenedFact
+from bus_schemas.session import NodeInfo, OpenSession, Ping, Pong, SessionOpened
 from bus_schemas.telemetry import Telemetry, decode_telemetry
 from scheduler.dispatch import BatchArrived, Launch, chain, decode_journal, verify
 from services.kit.bus import Bus
@@ -209,3 +209,14 @@ def test_a_device_whose_executor_cannot_be_started_tries_again(node: Node) -> No
     until(lambda: node.info().devices, "the device is back")
     session = node.open()
     session.wait(session.submit(Flush(allocs=[(1, 128)])))
+
+
+def test_sessions_that_fall_silent_cost_no_heartbeat(tmp_path: Path) -> None:
+    with Node(tmp_path, WOOLY_LEASE_MS="1000") as node:
+        for at in range(4):
+            opened = node.ask("open", OpenSession(f"silent{at}", "default", "", 3, (0,), 0), SessionOpened)
+            assert opened.fault is None
+        closed = node.facts(SessionClosedFact, 4)
+        assert [(fact.reason, fact.outcome is not None and fact.outcome.lost) for fact in closed] == [("lease", True)] * 4
+        telemetry(node, 1)
+        assert "StimulusError" not in node.log()

@@ -29,7 +29,7 @@ def test_no_term_is_lost_between_the_request_and_the_executor() -> None:
 
 
 def test_the_dispatcher_gets_them_in_its_units() -> None:
-    assert opened_stimulus(1, Session(RECORD, 0, seq_done=6, chain=b"c")) == SessionOpened(1, "s", 3, 0, 7, b"c", 7, 9_000_000, 110)
+    assert opened_stimulus(1, Session(RECORD, seq_done=6, chain=b"c")) == SessionOpened(1, "s", 3, 0, 7, b"c", 7, 9_000_000, 110)
 
 
 def test_another_priority_ends_a_latency_target() -> None:

@@ -36,7 +36,7 @@ class World:
         self.log: list[Event] = list(money)
         for position, event in enumerate(money, start=1):
             self.books.apply(position, event)
-        self.session = Session(SessionRecord(session="s", terms=TaskTerms(tenant="lab", task="t", priority=0), epoch=1), 0)
+        self.session = Session(SessionRecord(session="s", terms=TaskTerms(tenant="lab", task="t", priority=0), epoch=1))
         self.meter.open(Account("s", "lab", "t", 0))
         self.let_go: list[int] = []
         self.refused: list[tuple[int, Fault]] = []

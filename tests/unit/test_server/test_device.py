@@ -130,3 +130,40 @@ def test_the_executor_forgets_a_batch_that_is_not_launched(tmp_path: Path, monke
         assert sorted(bench.device.sessions["s"].pending) == [3, 4]
 
     on_a_device(tmp_path, monkeypatch, body)
+
+
+def test_a_tick_that_ends_a_silent_session_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dispatch core hears of the end at a later time than the tick began: the tick's own time comes after it."""
+
+    async def body(bench: Bench) -> None:
+        session = bench.device.sessions["s"]
+        for _ in range(2):
+            bench.device.tick(0, 1)
+        assert session.reason == "lease" and session.closing is not None
+        await session.closing
+        bench.device.tick(0, 1)
+        assert bench.device.sessions == {}
+
+    on_a_device(tmp_path, monkeypatch, body)
+
+
+def test_a_lease_counts_the_time_that_the_node_listened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the event loop is held up, what clients say stays unread: one late tick counts no more than two of those in time."""
+    second, lease = 10**9, 30 * 10**9
+
+    async def body(bench: Bench) -> None:
+        session = bench.device.sessions["s"]
+        bench.device.tick(lease, 1000 * second)
+        bench.device.tick(lease, 28 * second)
+        assert session.closing is None
+        for _ in range(13):
+            bench.device.tick(lease, 2 * second)
+        assert session.closing is None, "30 s heard nothing, and no more"
+        session.silent_ns = 0  # it pings
+        for _ in range(30):
+            bench.device.tick(lease, second)
+        assert session.closing is None
+        bench.device.tick(lease, second)
+        assert session.reason == "lease"
+
+    on_a_device(tmp_path, monkeypatch, body)
