@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas.limits import Name
 from bus_schemas.subjects import token
 
 __all__ = ["WHO_ALL", "WHO_CHANGED", "Principal", "WhoIs", "who_subject"]
@@ -23,8 +24,8 @@ def who_subject(node: str) -> str:
 class WhoIs(msgspec.Struct, frozen=True):
     """``task``: for which task it wants a session, or empty."""
 
-    principal: str
-    task: str = ""
+    principal: Name
+    task: Name = ""
 
 
 class Principal(msgspec.Struct, frozen=True):

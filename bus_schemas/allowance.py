@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas.limits import Name, TenantName
 from bus_schemas.subjects import token
 
 __all__ = [
@@ -44,14 +45,14 @@ class TenantUse(msgspec.Struct, array_like=True, frozen=True):
     """What one tenant used on this node that the last answer did not know: ``facts``: (gpu, serial, micro-credits) of usage facts;
     ``running_micro``: what is in no fact yet. ``busy``: it has batches that want to run, or ran some since it asked last."""
 
-    tenant: str
+    tenant: TenantName
     facts: tuple[tuple[int, int, int], ...] = ()
     running_micro: int = 0
     busy: bool = True
 
 
 class AskAllowances(msgspec.Struct, array_like=True, frozen=True, tag="ask_allowances.v1"):
-    node: str
+    node: Name
     epoch: int
     tenants: tuple[TenantUse, ...]
 

@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas.limits import Trace
+
 __all__ = [
     "Limits",
     "LIMITS",
@@ -93,7 +95,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, tag="batch.v1"):
     uploads: tuple[Upload, ...] = ()
     reads: tuple[Read, ...] = ()
     frees: tuple[int, ...] = ()
-    trace: str = ""
+    trace: Trace = ""
     kernels: tuple[bytes, ...] = ()
     origin: str = ""
 

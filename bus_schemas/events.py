@@ -8,9 +8,12 @@ live in tests/golden/events/. Times are integers: ``at_ns`` is Unix time of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
+from msgspec import Meta
+
+from bus_schemas.limits import DEVICES_MAX, GROUPS_MAX, Recorded
 
 __all__ = [
     "OUTCOME_ERROR_CHARS_MAX", "Outcome",
@@ -24,8 +27,8 @@ __all__ = [
 
 class DeviceFact(msgspec.Struct, array_like=True, frozen=True):
     index: int
-    name: str
-    backend: str
+    name: Recorded
+    backend: Recorded
     cores: int
     vram_bytes: int
 
@@ -34,47 +37,47 @@ class NodeRegistered(msgspec.Struct, array_like=True, frozen=True, tag="node.reg
     """A node started (or restarted: ``epoch`` grew)."""
 
     at_ns: int
-    node: str
-    name: str
-    address: str
+    node: Recorded
+    name: Recorded
+    address: Recorded
     epoch: int
-    devices: tuple[DeviceFact, ...]
-    groups: tuple[str, ...] = ()
-    version: str = ""
+    devices: Annotated[tuple[DeviceFact, ...], Meta(max_length=DEVICES_MAX)]
+    groups: Annotated[tuple[Recorded, ...], Meta(max_length=GROUPS_MAX)] = ()
+    version: Recorded = ""
 
 
 class NodeLost(msgspec.Struct, array_like=True, frozen=True, tag="node.lost.v1"):
     """A node shut down (reason ``stopped``), or its lease expired."""
 
     at_ns: int
-    node: str
+    node: Recorded
     epoch: int
-    reason: str
+    reason: Recorded
 
 
 class NodeRecovered(msgspec.Struct, array_like=True, frozen=True, tag="node.recovered.v1"):
     """A node that was considered lost sends telemetry again in the same epoch: it was disconnected, and its sessions are open."""
 
     at_ns: int
-    node: str
+    node: Recorded
     epoch: int
 
 
 class SessionOpenedFact(msgspec.Struct, array_like=True, frozen=True, tag="session.opened.v1"):
     at_ns: int
-    session: str
-    tenant: str
-    task: str
-    node: str
+    session: Recorded
+    tenant: Recorded
+    task: Recorded
+    node: Recorded
     gpu: int
     priority: int
     quota_bytes: int
     swap: bool = True
-    title: str = ""
+    title: Recorded = ""
     weight: int = 100
     sla_ms_p99: int = 0
     pace_percent: int = 0
-    traceparent: str = ""
+    traceparent: Recorded = ""
     """W3C trace context of the session's sampled batches, or empty."""
 
 
@@ -88,7 +91,7 @@ class Outcome(msgspec.Struct, array_like=True, frozen=True):
     started by multiprocessing."""
 
     exit_code: int = 0
-    error: str = ""
+    error: Recorded = ""
     signal: int = 0
     lost: bool = False
     child: bool = False
@@ -96,14 +99,14 @@ class Outcome(msgspec.Struct, array_like=True, frozen=True):
 
 class SessionClosedFact(msgspec.Struct, array_like=True, frozen=True, tag="session.closed.v1"):
     at_ns: int
-    session: str
-    node: str
-    reason: str
+    session: Recorded
+    node: Recorded
+    reason: Recorded
     core_ns: int
     byte_ms: int
     instructions: int
     launches: int
-    launch_digest: str
+    launch_digest: Recorded
     failed: bool = False
     outcome: Outcome | None = None
     """None: nothing was reported, as by clients of earlier versions."""
@@ -113,13 +116,13 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
     """One session, one interval on one device: [from_ns, to_ns) of the node's Unix time. ``core_ns``: launch time x cores occupied;
     ``byte_ms``: resident bytes x time. (node, epoch, gpu, serial) identifies the event; a repetition is ignored."""
 
-    node: str
+    node: Recorded
     epoch: int
     gpu: int
     serial: int
-    session: str
-    tenant: str
-    task: str
+    session: Recorded
+    tenant: Recorded
+    task: Recorded
     priority: int
     from_ns: int
     to_ns: int
@@ -133,7 +136,7 @@ class DeviceAccounted(msgspec.Struct, array_like=True, frozen=True, tag="device.
     """One device, one interval: charged_core_ns + scheduler_core_ns + idle_core_ns == wall_ns * cores, exactly.
     ``serial_first``..``serial_last`` are the UsageRecorded of this interval (their core_ns sum to charged_core_ns); last < first: none."""
 
-    node: str
+    node: Recorded
     epoch: int
     gpu: int
     serial: int
@@ -273,8 +276,8 @@ class TaskPriorityChanged(msgspec.Struct, array_like=True, frozen=True, tag="tas
 
 class SessionPriorityChanged(msgspec.Struct, array_like=True, frozen=True, tag="session.priority_changed.v1"):
     at_ns: int
-    session: str
-    node: str
+    session: Recorded
+    node: Recorded
     priority: int
 
 

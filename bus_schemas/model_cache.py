@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.batch import Fault
+from bus_schemas.limits import TenantName
 
 __all__ = [
     "MODELS_VERB", "OpenModelCache", "ModelCacheOpened", "ModelTensor", "ModelManifest", "ModelStatus", "encode_manifest",
@@ -30,7 +31,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@/+-]{0,127}")
 class OpenModelCache(msgspec.Struct, frozen=True):
     """A tenant asks for the door to its domain's models on device ``gpu``."""
 
-    tenant: str
+    tenant: TenantName
     gpu: int = 0
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas.limits import Text
 from bus_schemas.subjects import inbox_prefix, token
 
 __all__ = [
@@ -42,24 +43,24 @@ def consumer_owner(consumer: str) -> str:
 class AboutStream(msgspec.Struct, frozen=True, tag="about"):
     """``subject``: ask also for the last message on it (wildcards allowed)."""
 
-    stream: str
-    subject: str = ""
+    stream: Text
+    subject: Text = ""
 
 
 class Follow(msgspec.Struct, frozen=True, tag="follow"):
     """Every message from ``from_position`` on (those on ``subject`` alone, if not empty), in order, to ``inbox``. To ask twice with the
     same ``consumer`` does it once."""
 
-    stream: str
-    consumer: str
-    inbox: str
+    stream: Text
+    consumer: Text
+    inbox: Text
     from_position: int
-    subject: str = ""
+    subject: Text = ""
 
 
 class Unfollow(msgspec.Struct, frozen=True, tag="unfollow"):
-    stream: str
-    consumer: str
+    stream: Text
+    consumer: Text
 
 
 Asked = AboutStream | Follow | Unfollow

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas.limits import Name, Recorded, TenantName
 from bus_schemas.subjects import token
 
 __all__ = [
@@ -84,11 +85,11 @@ class RunnerSync(msgspec.Struct, frozen=True):
     """A runner's request. ``running``: its runs, until the report of their end is acknowledged. ``tenants``: whose scripts it takes, empty:
     of all tenants. ``free``: it can start another one now."""
 
-    runner: str
-    instance: str
+    runner: Name
+    instance: Name
     slots: int
-    running: tuple[str, ...] = ()
-    tenants: tuple[str, ...] = ()
+    running: tuple[Name, ...] = ()
+    tenants: tuple[TenantName, ...] = ()
     free: bool = False
 
 
@@ -110,13 +111,13 @@ class RunReport(msgspec.Struct, frozen=True):
     """``ended`` False: the runner is about to kill it, because of ``reason``. ``exit_code`` None: it could not be started, or a signal
     killed it."""
 
-    runner: str
-    instance: str
-    task: str
+    runner: Name
+    instance: Name
+    task: Name
     ended: bool
     exit_code: int | None = None
     signal: int = 0
-    reason: str = ""
+    reason: Recorded = ""
 
 
 def run_script(task: str) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from bus_schemas.batch import LIMITS, Fault, Limits
 from bus_schemas.events import Outcome
+from bus_schemas.limits import DEVICES_MAX, Name, TenantName, Text, Title, Trace
 from bus_schemas.terms import TaskTerms
 
 __all__ = [
@@ -56,22 +60,22 @@ class OpenSession(msgspec.Struct, frozen=True):
     (P0 only), 0: none. ``pace_percent``: the most of the device's core time it may take, 0: no bound. ``vram_wait_ms``: how long a batch
     may wait for memory that others hold before it fails, 0: not at all. ``traceparent`` (W3C): of the session's trace, or empty."""
 
-    session: str
-    tenant: str
-    task: str
+    session: Name
+    tenant: TenantName
+    task: Name
     priority: int
-    gpus: tuple[int, ...]
+    gpus: Annotated[tuple[int, ...], Meta(max_length=DEVICES_MAX)]
     vram_bytes: int
     exclusive: bool = False
     dedup: bool = False
     swap: bool = True
-    client_version: str = ""
-    title: str = ""
+    client_version: Name = ""
+    title: Title = ""
     weight: int = 100
     sla_ms_p99: int = 0
     pace_percent: int = 0
     vram_wait_ms: int = 60_000
-    traceparent: str = ""
+    traceparent: Trace = ""
 
     @property
     def terms(self) -> TaskTerms:
@@ -102,8 +106,8 @@ class SessionOpened(msgspec.Struct, frozen=True):
 class CloseSession(msgspec.Struct, frozen=True):
     """The client closes its session. ``outcome``: how the script ended; None if it is still running, or if the client cannot tell."""
 
-    session: str
-    reason: str = "done"
+    session: Name
+    reason: Text = "done"
     last_seq: int = 0
     outcome: Outcome | None = None
 
@@ -125,7 +129,7 @@ class Ping(msgspec.Struct, frozen=True):
     """Keeps a session's lease alive; empty session: only asks whether the node is there. ``seq_seen``: the last batch whose Done the
     session has; the node sends those after it again (-1: it is not asked to)."""
 
-    session: str = ""
+    session: Name = ""
     seq_seen: int = -1
 
 
@@ -179,8 +183,8 @@ class EndTask(msgspec.Struct, frozen=True):
     """End every session of a task, now: what runs is stopped where it can be, what waits is dropped. ``by``: who wishes it, for the
     sessions' error. The same again changes nothing."""
 
-    task: str
-    by: str = ""
+    task: Name
+    by: Text = ""
 
 
 class TaskEnded(msgspec.Struct, frozen=True):
@@ -196,7 +200,7 @@ class TaskEnded(msgspec.Struct, frozen=True):
 class SetPriority(msgspec.Struct, frozen=True):
     """Every open session of a task has this priority from now on (0, the highest, to 4). One that leaves P0 loses its latency target."""
 
-    task: str
+    task: Name
     priority: int
 
 

@@ -7,9 +7,12 @@ for its lease. Array-like: new fields go last and have defaults; nothing is rena
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from msgspec import Meta
+
+from bus_schemas.limits import RUNNING_MAX, Name, TenantName, Title
 
 __all__ = ["RunningSession", "Telemetry", "encode_telemetry", "decode_telemetry", "telemetry_on"]
 
@@ -21,12 +24,12 @@ class RunningSession(msgspec.Struct, array_like=True, frozen=True):
     allocated), of them ``swapped_bytes`` elsewhere and ``shared_bytes`` held together with others. ``state``: running, ready, idle, paced,
     awaits memory, closing."""
 
-    session: str
-    task: str
+    session: Name
+    task: Name
     priority: int
     resident_bytes: int
-    tenant: str = ""
-    title: str = ""
+    tenant: TenantName = ""
+    title: Title = ""
     weight: int = 100
     core_ns: int = 0
     waits: int = 0
@@ -38,7 +41,7 @@ class RunningSession(msgspec.Struct, array_like=True, frozen=True):
     allocated_bytes: int = 0
     swapped_bytes: int = 0
     shared_bytes: int = 0
-    state: str = ""
+    state: Name = ""
 
 
 class Telemetry(msgspec.Struct, array_like=True, frozen=True, tag="telemetry.v1"):
@@ -49,7 +52,7 @@ class Telemetry(msgspec.Struct, array_like=True, frozen=True, tag="telemetry.v1"
     """
 
     at_ns: int
-    node: str
+    node: Name
     epoch: int
     gpu: int
     window_ms: int
@@ -59,7 +62,7 @@ class Telemetry(msgspec.Struct, array_like=True, frozen=True, tag="telemetry.v1"
     vram_used_bytes: int
     vram_reserved_bytes: int = 0
     vram_swapped_bytes: int = 0
-    running: tuple[RunningSession, ...] = ()
+    running: Annotated[tuple[RunningSession, ...], Meta(max_length=RUNNING_MAX)] = ()
     cores: int = 0
     vram_shared_bytes: int = 0
     vram_saved_bytes: int = 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from bus_schemas.limits import RUNNING_MAX
 from bus_schemas.telemetry import RunningSession, Telemetry, encode_telemetry
 from scheduler.dispatch import Totals, percent
 from services.server.accounting import Counters
@@ -46,7 +48,7 @@ class Gauge:
             self.busy_ns = self.fed_ns = 0
         window_ns = now_ns - self.at_ns if self.at_ns else 0
         running, totals = [], {}
-        for name, session in device.sessions.items():
+        for name, session in islice(device.sessions.items(), RUNNING_MAX):
             totals[name], state = device.totals(name)
             if session.closing is not None:
                 state = "closing"

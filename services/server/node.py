@@ -196,9 +196,11 @@ class Node:
         return _encode(self._info())
 
     async def _open(self, subject: str, data: bytes) -> bytes:
-        request = _decode(data, OpenSession)
-        if request is None:
-            return _encode(SessionOpened("", self._facts.epoch, None, fault=_UNREADABLE))
+        try:
+            request = msgspec.msgpack.decode(data, type=OpenSession)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            text = f"the request breaks a limit, or client and node are of different versions: {error}"
+            return _encode(SessionOpened("", self._facts.epoch, None, fault=Fault(faults.MALFORMED, text)))
         principal = subjects.requester(subject)
         tenant = await self._principals.tenant_of(principal, request.tenant, request.task)
         if isinstance(tenant, Fault):
@@ -476,7 +478,6 @@ class Node:
 
 
 _UNKNOWN: Final = Fault(faults.SESSION_LOST, "this node does not know the session: its lease ran out, or the node started anew")
-_UNREADABLE: Final = Fault(faults.MALFORMED, "the request cannot be read: client and node are of different versions")
 
 
 def _private(folder: Path) -> Path:

@@ -23,10 +23,12 @@ from services.kit.bus import Bus
 from services.kit.errors import BusUnavailable, StartError
 from services.kit.log import get_logger
 from services.server.device import Device
+from wooly.shared.lru import LruDict
 
 __all__ = ["Principals"]
 
 _REMEMBERED_S: Final = 30.0
+_REMEMBERED_MAX: Final = 4096
 _LOOK_S: Final = 30.0
 _ASK_S: Final = 2.0
 _TRIES: Final = 5
@@ -44,7 +46,7 @@ class Principals:
         self._bus = bus
         self._subject = who_subject(node)
         self._devices = devices
-        self._known: dict[tuple[str, str], tuple[float, Principal]] = {}
+        self._known: LruDict[tuple[str, str], tuple[float, Principal]] = LruDict(_REMEMBERED_MAX)
         self._look = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -97,7 +99,6 @@ class Principals:
             who = msgspec.msgpack.decode(answer, type=Principal)
         except (BusUnavailable, msgspec.DecodeError):
             return None
-        self._known = {key: value for key, value in self._known.items() if time.monotonic() - value[0] < _REMEMBERED_S}
         self._known[principal, task] = (time.monotonic(), who)
         return who
 

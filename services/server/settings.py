@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
+from bus_schemas.limits import GROUPS_MAX, NAME_CHARS_MAX
 from bus_schemas.subjects import node_id as derived_id
 from bus_schemas.subjects import token
 from scheduler.dispatch import POLICY_NAMES, STRICT, DispatchConfig
@@ -105,6 +106,9 @@ class Settings:
             token(node_id)
         except ValueError as error:
             raise SettingError(f"NODE_ID: {error}") from None
+        groups = tuple(part.strip() for part in env.get("NODE_GROUPS", "").split(",") if part.strip())
+        if len(groups) > GROUPS_MAX or any(len(group) > NAME_CHARS_MAX for group in groups):
+            raise SettingError(f"NODE_GROUPS: at most {GROUPS_MAX} groups, of at most {NAME_CHARS_MAX} characters each")
         address = env.get("NODE_ADDRESS") or "127.0.0.1"
         data_dir = Path(env.get("WOOLY_DATA_DIR") or "~/.local/share/wooly/server").expanduser()
         return Settings(
@@ -112,7 +116,7 @@ class Settings:
             node_name=name,
             node_id=node_id,
             node_address=address,
-            groups=tuple(part.strip() for part in env.get("NODE_GROUPS", "").split(",") if part.strip()),
+            groups=groups,
             backend=env.get("WOOLY_BACKEND") or "host",
             threads=integer(env, "WOOLY_DEVICE_THREADS", len(os.sched_getaffinity(0))),
             vram_bytes=integer(env, "WOOLY_DEVICE_VRAM_MB") << 20,

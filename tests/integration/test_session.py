@@ -19,7 +19,8 @@ import pytest
 
 from bus_schemas import subjects
 from bus_schemas.batch import decode_batch, encode_batch
-from bus_schemas.events import SessionClosedFact
+from bus_schemas.events import SessionClosedFact, SessionOpenedFact
+from bus_schemas.limits import TITLE_CHARS_MAX
 from bus_schemas.session import CloseSession, NodeInfo, OpenSession, SessionClosed, SessionOpened
 from services.kit.bus import Bus
 from tests.support.executor import batch_of, chain_of
@@ -349,6 +350,21 @@ class TestOpening:
             node.open(tenant="other")
             first.close()
             node.open()
+
+    def test_a_text_above_its_limit_is_refused_by_field_and_a_title_is_cut(self, shared: Node) -> None:
+        for field, value in (("title", "x" * (3 << 20)), ("task", "x" * 65), ("tenant", "x" * 201), ("client_version", "x" * 65)):
+            request = msgspec.structs.replace(OpenSession("long", "default", "", 3, (0,), 0), **{field: value})
+            opened = shared.ask("open", request, SessionOpened)
+            assert opened.fault is not None and f"`$.{field}`" in opened.fault.message
+        session = open_session(shared.config(), title="é" * 300)
+        closed = shared.ask("close", CloseSession(session.info.session, "x" * (1 << 20), -1), SessionClosed)
+        assert closed.session == "", "the request does not count, and nothing of it is recorded"
+        shared.ask("close", CloseSession(session.info.session, "enough", -1), SessionClosed)
+        session.close()
+        name = session.info.session
+        (title,) = [fact.title for fact in shared.facts(SessionOpenedFact) if fact.session == name]
+        assert title == "é" * TITLE_CHARS_MAX
+        assert "enough" in {fact.reason for fact in shared.facts(SessionClosedFact) if fact.session == name}
 
     def test_a_forked_child_gets_an_error(self, shared: Node) -> None:
         session = shared.open()

@@ -1,0 +1,43 @@
+"""The one table of how long texts and lists of messages may be, as types of fields: decoding refuses what is longer, by field. Pure.
+
+A request is refused by its receiver. An event of a node that breaks a limit is undecodable, and ignored like any such. Events are kept for
+ever, some from before these limits: their texts may be as long as ``RECORDED_CHARS_MAX``, although what is made of a request stays as short
+as the request.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+__all__ = [
+    "ADDRESSES_MAX", "DEVICES_MAX", "GROUPS_MAX", "NAME_CHARS_MAX", "RECORDED_CHARS_MAX", "RUNNING_MAX", "TENANT_CHARS_MAX",
+    "TEXT_CHARS_MAX", "TITLE_CHARS_MAX", "Name", "Recorded", "TenantName", "Text", "Title", "Trace",
+]  # fmt: skip
+
+NAME_CHARS_MAX: Final = 64
+TENANT_CHARS_MAX: Final = 200
+TITLE_CHARS_MAX: Final = 200
+TEXT_CHARS_MAX: Final = 1000
+RECORDED_CHARS_MAX: Final = 4096
+DEVICES_MAX: Final = 64
+"""Of a node (WOOLY_DEVICES), and of one task."""
+GROUPS_MAX: Final = 64
+"""Of a node."""
+ADDRESSES_MAX: Final = 16
+"""Of a node's data port."""
+RUNNING_MAX: Final = 2048
+"""Sessions of one device that telemetry lists."""
+
+Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
+"""Of a session, task, node, principal or group; what stands in subjects is at most as long."""
+TenantName = Annotated[str, Meta(max_length=TENANT_CHARS_MAX)]
+Title = Annotated[str, Meta(max_length=TITLE_CHARS_MAX)]
+"""For people; a client cuts a longer one."""
+Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
+"""A reason."""
+Trace = Annotated[str, Meta(max_length=64)]
+"""A W3C traceparent has 55 characters."""
+Recorded = Annotated[str, Meta(max_length=RECORDED_CHARS_MAX)]
+"""A text of an event."""
