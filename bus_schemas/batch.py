@@ -14,6 +14,7 @@ import msgspec
 from bus_schemas.limits import Trace
 
 __all__ = [
+    "DEFLATED",
     "Limits",
     "LIMITS",
     "ORIGIN_CHARS_MAX",
@@ -143,7 +144,8 @@ class Done(msgspec.Struct, array_like=True, frozen=True, tag="done.v1"):
     launch_digest: bytes = b""
 
 
-_DEFLATED: Final = 0x78  # first byte of a zlib stream; no encoded batch begins with it, for a batch is an array
+DEFLATED: Final = b"\x78"
+"""First byte of a zlib stream; no encoded batch begins with it, for a batch is an array."""
 _DEFLATE_BYTES_MIN: Final = 400
 
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -173,7 +175,7 @@ def pack_message(batch: bytes) -> bytes:
 
 def unpack_message(data: bytes, bytes_max: int) -> bytes:
     """The encoded batch in a message, at most ``bytes_max`` long. Raises msgspec.DecodeError."""
-    if data[:1] != bytes([_DEFLATED]):
+    if data[:1] != DEFLATED:
         return data
     inflater = zlib.decompressobj()
     try:

@@ -6,6 +6,7 @@ Everything that needs no program, no memory and no order is checked here; a mess
 from __future__ import annotations
 
 import contextlib
+import zlib
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
@@ -14,17 +15,21 @@ import msgspec
 from blake3 import blake3
 
 from bus_schemas import faults
-from bus_schemas.batch import LIMITS, ORIGIN_CHARS_MAX, Batch, Fault, Limits, Upload, decode_batch, unpack_message
+from bus_schemas.batch import DEFLATED, LIMITS, ORIGIN_CHARS_MAX, Batch, Fault, Limits, decode_batch, unpack_message
 from wis.encoding import DIGEST_BYTES
 
-__all__ = ["Bad", "read_batch", "content_digest"]
+__all__ = ["Bad", "content_digest", "cost_of", "read_batch", "small_body"]
 
 _SEQ_MAX: Final = 1 << 62
 _PLACES_MAX: Final = 20
 _PLACE_CHARS_MAX: Final = 300
 """A place may quote what the message says: the answer must stay small however large that is."""
-_OUTLINED_BYTES: Final = 64 << 10
-"""Less is decoded in two milliseconds whatever it holds."""
+_SMALL_BYTES: Final = 64 << 10
+"""Less is inflated and decoded in two milliseconds whatever it holds."""
+_ELEMENT_COST: Final = 64
+"""An element of an array takes as long to make as this many bytes to inflate."""
+_CHUNK_BYTES: Final = 2 + DIGEST_BYTES
+"""Encoded."""
 _COUNTED: Final = {
     "scalars": "scalars_max",
     "reads": "reads_max",
@@ -43,6 +48,18 @@ _outline: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(
     )
 )
 """A batch whose fields stay encoded."""
+
+
+class _Upload(msgspec.Struct, array_like=True, frozen=True):
+    """An upload whose bytes and chunks stay encoded."""
+
+    handle: int
+    nbytes: int
+    inline: msgspec.Raw = msgspec.Raw(b"\xc4\x00")
+    chunks: msgspec.Raw = msgspec.Raw(b"\x90")
+
+
+_uploads: Final = msgspec.msgpack.Decoder(tuple[_Upload, ...])
 
 
 class Bad(Exception):
@@ -66,7 +83,7 @@ def read_batch(data: bytes, session: str, limits: Limits = LIMITS) -> tuple[Batc
     except msgspec.DecodeError as error:
         raise Bad(faults.MALFORMED, [f"encoding @ batch: {error}"]) from None
     try:
-        if len(body) > _OUTLINED_BYTES:
+        if len(body) > _SMALL_BYTES:
             _check_outline(body, session, limits)
         batch = decode_batch(body)
     except msgspec.DecodeError as error:
@@ -78,6 +95,26 @@ def read_batch(data: bytes, session: str, limits: Limits = LIMITS) -> tuple[Batc
     if places:
         raise Bad(faults.OVERSIZED, places, _claims(body, session, limits))
     return batch, body
+
+
+def small_body(data: bytes) -> bytes | None:
+    """The encoded batch in message ``data`` if it is small; None for any other, and for what cannot be inflated."""
+    if data[:1] != DEFLATED:
+        return data if len(data) <= _SMALL_BYTES else None
+    inflater = zlib.decompressobj()
+    try:
+        body = inflater.decompress(data, _SMALL_BYTES)
+    except zlib.error:
+        return None
+    return body if inflater.eof else None
+
+
+def cost_of(batch: Batch, nbytes: int) -> int:
+    """What reading this batch, ``nbytes`` inflated, took, in bytes."""
+    elements = len(batch.scalars) + len(batch.reads) + len(batch.allocs) + len(batch.uploads) + len(batch.frees) + len(batch.kernels)
+    if batch.uploads:
+        elements += sum(len(upload.chunks) for upload in batch.uploads)
+    return nbytes + elements * _ELEMENT_COST
 
 
 def content_digest(batch: Batch) -> bytes:
@@ -102,7 +139,11 @@ def _contradictions(batch: Batch, session: str) -> Iterator[str]:
         yield "body @ program: a body without a digest"
     for at, upload in enumerate(batch.uploads):
         if any(len(digest) != DIGEST_BYTES for digest in upload.chunks):
-            yield f"digest @ upload {at}: a chunk's digest has {DIGEST_BYTES} bytes"
+            yield _bad_chunk(at)
+
+
+def _bad_chunk(at: int) -> str:
+    return f"digest @ upload {at}: a chunk's digest has {DIGEST_BYTES} bytes"
 
 
 def _excesses(batch: Batch, limits: Limits) -> Iterator[str]:
@@ -122,12 +163,16 @@ def _too_many(counts: Mapping[str, int], limits: Limits) -> Iterator[str]:
 
 
 def _check_outline(body: bytes, session: str, limits: Limits) -> None:
-    """Refuse a body that holds too many of something without making these: a message of 40 KB can inflate to millions of uploads, which
-    would take seconds. Raises Bad, msgspec.DecodeError."""
+    """Refuse a body that holds too many of something without making these: a message of 8 KB can inflate to millions of uploads, or of
+    chunks of one, which would take seconds. What is as long as a digest cannot be that many. Raises Bad, msgspec.DecodeError."""
     outline = _outline.decode(body)
     places = [*_too_many({what: _length(getattr(outline, what)) for what in _COUNTED}, limits)]
     if places:
         raise Bad(faults.OVERSIZED, places, _claims(body, session, limits))
+    chunks = (upload.chunks for upload in _uploads.decode(outline.uploads))
+    places = [_bad_chunk(at) for at, encoded in enumerate(chunks) if _length(encoded) * _CHUNK_BYTES > len(encoded)]
+    if places:
+        raise Bad(faults.MALFORMED, places, _claims(body, session, limits))
 
 
 _CLAIMS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
@@ -135,7 +180,7 @@ _CLAIMS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
     "program_body": msgspec.msgpack.Decoder(bytes),
     "handles": msgspec.msgpack.Decoder(bytes),
     "allocs": msgspec.msgpack.Decoder(tuple[tuple[int, int], ...]),
-    "uploads": msgspec.msgpack.Decoder(tuple[Upload, ...]),
+    "uploads": _uploads,
     "frees": msgspec.msgpack.Decoder(tuple[int, ...]),
 }
 _text: Final = msgspec.msgpack.Decoder(str)

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from bus_schemas import faults, subjects
-from bus_schemas.batch import LIMITS, Done, Fault, encode_batch, encode_done
+from bus_schemas.batch import LIMITS, Done, Fault, encode_done
 from bus_schemas.events import DeviceFact, NodeLost, NodeRegistered
 from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
@@ -35,7 +35,7 @@ from services.server.allowance_link import AllowanceLink
 from services.server.device import Device
 from services.server.dispatch_log import DispatchLog
 from services.server.facts import FactLog
-from services.server.intake import Bad, read_batch
+from services.server.inflow import Arrived, Inflow, Message
 from services.server.journal_stream import JournalStream, ProgramLane
 from services.server.metrics import Standing
 from services.server.model_cache_door import answer_open
@@ -81,6 +81,7 @@ class Node:
         self._money = AllowanceLink(self._node, facts.epoch, self._allowances, [device.gate for device in self._devices])
         self._principals = Principals(bus, self._node, self._devices, on=settings.authentication)
         self._orders = Orders(self._node, facts.epoch, self._devices)
+        self._inflow = Inflow(self._heard, self._on_read)
         self._gauges = [metrics.Gauge() for _ in self._devices]
 
     def _device(self, gpu: int, run_dir: Path) -> Device:
@@ -128,6 +129,7 @@ class Node:
             self._ticker.cancel()
         if self._follower is not None:
             await self._follower.stop()
+        await self._inflow.stop()
         await self._overcommit.stop()
         await self._principals.stop()
         await self._money.stop()
@@ -156,29 +158,37 @@ class Node:
 
     def _on_batch(self, position: int, subject: str, data: bytes) -> None:
         self._counters.received += 1
-        principal, name = subjects.batch_parts(subject)
-        try:
-            batch, body = read_batch(data, name)
-            refused = None
-        except Bad as bad:
-            self._counters.refused += 1
-            if bad.batch is None:
-                self._send_to(principal, name, encode_done(Done(name, 0, fault=bad.fault)))
-                return
-            batch, body, refused = bad.batch, encode_batch(bad.batch), bad.fault
+        if not self._inflow.put(Message(position, *subjects.batch_parts(subject), data)):
+            self._counters.dropped += 1
+
+    def _heard(self, principal: str, name: str) -> str:
+        """The tenant on whose budget a message is read; one that names no session of its principal is read on the principal's own."""
+        found = self._find(name, principal)
+        if found is None:
+            return f"principal {principal}"
+        found[1].silent_ns = 0
+        return found[1].record.terms.tenant
+
+    def _on_read(self, message: Message, arrived: Arrived) -> None:
+        principal, name, batch = message.principal, message.session, arrived.batch
+        self._counters.refused += arrived.refused is not None
+        if batch is None:
+            self._send_to(principal, name, encode_done(Done(name, 0, fault=arrived.refused)))
+            return
         found = self._find(name, principal)
         if found is None:
             self._counters.refused += 1
             self._send_to(principal, name, encode_done(Done(name, batch.seq, fault=_UNKNOWN)))
             return
         device, session = found
-        device.batch(session, batch, body, position, refused)
+        device.batch(session, batch, arrived.body, message.position, arrived.refused)
 
     def _position(self) -> tuple[str, int]:
         """The batch stream, and the position up to which every batch is over."""
         if self._follower is None:
             return self._stream_made, 0
-        oldest = [p for device in self._devices if (p := device.oldest_position()) is not None]
+        positions = (self._inflow.oldest_position(), *(device.oldest_position() for device in self._devices))
+        oldest = [position for position in positions if position is not None]
         return self._stream_made, min(oldest) - 1 if oldest else self._follower.position
 
     def _send_done(self, session: str, done: bytes) -> None:

@@ -15,7 +15,7 @@ from blake3 import blake3
 
 from bus_schemas import subjects
 from bus_schemas.batch import LIMITS, Batch, Done, Read, Upload, decode_done, encode_batch
-from bus_schemas.session import CloseSession, OpenSession, Ping, Pong, SessionOpened
+from bus_schemas.session import CloseSession, OpenSession, Ping, Pong, SessionClosed, SessionOpened
 from services.kit.bus import Bus, connect
 from tests.support.node import DEADLINE_S, Node, Program, add_one, asked, floats, increment
 from wis.builder import Builder
@@ -136,6 +136,27 @@ class TestRefused:
             assert str(LIMITS.batch_bytes_max) in fault.places[0]
 
         check(node, scenario)
+
+    def test_a_flood_of_costly_messages_waits_behind_the_steps_of_others(self, node: Node) -> None:
+        """Eight kilobytes each on the bus and eight megabytes to read: they are read on their own tenant's budget."""
+        message = zlib.compress(encode_batch(Batch("flood", 1, 1, uploads=(Upload(1, 0, b"", (b"",) * 2_000_000),))))
+        opened = node.ask("open", OpenSession("flood", "another", "", 4, (0,), 0), SessionOpened)
+        assert opened.fault is None
+        before = node.stats().batches_refused
+
+        async def flood(bus: Bus) -> None:
+            for _ in range(100):
+                await bus.publish(subjects.batch_subject(node_id, "flood"), message)
+            await bus.nc.flush()
+
+        node_id = node.info().node
+        node.run(flood)
+        session = node.open()
+        session.wait(session.submit(Bystander.flush([1, 2], allocs=[(1, 128)])))
+        for at in range(3, 13):
+            session.wait(session.submit(Bystander.flush([1, at])))
+        assert node.stats().batches_refused - before < 50
+        node.ask("close", CloseSession("flood", "done", -1), SessionClosed)
 
     def test_every_contradiction_is_named_with_its_place(self, node: Node) -> None:
         async def scenario(raw: Raw) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus_schemas.batch import LIMITS, Batch, Limits, Read, Upload, encode_batch, pack_message
-from services.server.intake import Bad, content_digest, read_batch
+from services.server.intake import Bad, content_digest, cost_of, read_batch, small_body
 
 GOOD = Batch("s", 1, 1, program=bytes(32), dims=bytes(32), scalars=(1, 2.5, (0.0, 1.0)), handles=b"h")
 
@@ -242,3 +242,32 @@ def test_the_content_digest_ignores_names_and_sees_what_runs() -> None:
     assert content_digest(same) == content_digest(GOOD)
     for other in (change(GOOD, program=b"\1" * 32), change(GOOD, dims=b"\1" * 32), change(GOOD, scalars=(1, 2.5, (0.0, 1.5)))):
         assert content_digest(other) != content_digest(GOOD)
+
+
+def test_the_chunks_of_an_upload_are_counted_before_they_are_made() -> None:
+    """Eight kilobytes on the bus that would become millions of objects; the handle that the upload would make is known all the same."""
+    body = encode_batch(Batch("s", 1, 1, uploads=(Upload(7, 4, b"", (b"c" * 32,)), Upload(8, 9, b"", (b"",) * 4_000_000))))
+    message = zlib.compress(body)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Bad) as caught:
+            read_batch(message, "s")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.fault.places == ("digest @ upload 1: a chunk's digest has 32 bytes",)
+    assert claims(caught.value).allocs == ((7, 4), (8, 9))
+    assert peak < 4 * len(body), f"{peak} bytes: the body twice, and no object for each chunk"
+
+
+def test_a_small_batch_is_read_at_once_and_others_are_not_inflated_for_it() -> None:
+    small, large = (encode_batch(msgspec.structs.replace(GOOD, scalars=(0.001,) * count)) for count in (500, 10_000))
+    assert small_body(small) == small and small_body(pack_message(small)) == small
+    assert len(large) > 64 << 10 and small_body(large) is None and small_body(pack_message(large)) is None
+    for damaged in (pack_message(small)[:-1], b"\x78garbage"):
+        assert small_body(damaged) is None, "what is wrong with it is found where there is time"
+
+
+def test_the_cost_of_a_batch_is_its_bytes_and_its_elements() -> None:
+    assert cost_of(GOOD, 100) == 100 + 3 * 64
+    assert cost_of(msgspec.structs.replace(GOOD, uploads=(Upload(1, 8, b"", (b"c" * 32,) * 10),)), 1000) == 1000 + 14 * 64
