@@ -86,6 +86,8 @@ class TaskView:
     updated_ns: int = 0
     #: Its last placement; None before the first one, and when it waits again.
     placed: TaskPlaced | None = None
+    #: Nodes on which it was placed, ever: those whose sessions can be its own.
+    hosts: frozenset[str] = frozenset()
     #: The last placement or refusal.
     decision: TaskPlaced | TaskRefused | None = None
     #: Ids of its open sessions.

@@ -225,9 +225,10 @@ class ClusterView(ClusterState):
 
     def _session_opened(self, event: SessionOpenedFact) -> None:
         """Opened, or announced again by a node that restarted around it; or a name is used again after its session was cut off."""
+        event = self._attributed(event)
         known = self.sessions.get(event.session)
         if known is not None:
-            if not known.cut_off:
+            if not known.cut_off or known.fact.node != event.node:
                 return
             if known.fact.task == event.task:
                 self._forget(event.session, known.fact)
@@ -249,6 +250,14 @@ class ClusterView(ClusterState):
             if not lost:
                 self._asked(task, STARTED, "", event.at_ns)
             self._follow_task(task, event.session)
+
+    def _attributed(self, event: SessionOpenedFact) -> SessionOpenedFact:
+        """The session with the task that it counts for: only one of its tenant that was placed on its node, because nodes write these
+        events."""
+        task = self.tasks.get(event.task)
+        if task is not None and event.node in task.hosts and event.tenant == task.submitted.tenant:
+            return event
+        return msgspec.structs.replace(event, task="")
 
     def _session_closed(self, event: SessionClosedFact) -> None:
         session = self.sessions.get(event.session)
@@ -321,6 +330,7 @@ class ClusterView(ClusterState):
         if task is None or not task.waiting:
             return
         task.placed = task.decision = event
+        task.hosts |= {event.node}
         self._transition(task, Phase.PLACED, event.at_ns)
         node = self.nodes.get(event.node)
         if node is None or node.lost is not None:  # it was lost between the decision and its place in the log

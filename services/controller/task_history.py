@@ -73,8 +73,7 @@ class SessionLine:
 async def life_of(projection: LogProjection, task: TaskView) -> Life:
     """When and where the task ran. Raises BusUnavailable, BusRefused."""
     said = task.submitted
-    sessions = [*task.past_sessions, *sorted(task.sessions)]
-    lines = session_lines(await facts_of(projection.bus, said.task, sessions, ()))
+    lines = session_lines(await facts_of(projection.bus, task, ()))
     over = not task.live and all(line.closed_ns for line in lines)
     return Life(
         said.task,
@@ -86,10 +85,12 @@ async def life_of(projection: LogProjection, task: TaskView) -> Life:
     )
 
 
-async def facts_of(bus: Bus, task: str, sessions: Iterable[str], placements: Iterable[str]) -> list[Fact]:
-    """The task's facts by position, the first ``_FACTS_MAX`` of each subject; ``placements``: the subjects of decisions on it. Raises
-    BusUnavailable."""
-    subjects = [event_subject("task", task), *placements, *(session_facts(name) for name in sessions)]
+async def facts_of(bus: Bus, task: TaskView, placements: Iterable[str]) -> list[Fact]:
+    """The task's facts by position, the first ``_FACTS_MAX`` of each subject; those of sessions only from nodes where it was placed.
+    ``placements``: the subjects of decisions on it. Raises BusUnavailable."""
+    sessions = [*task.past_sessions, *sorted(task.sessions)]
+    of_sessions = [session_facts(name, node) for name in sessions for node in sorted(task.hosts)]
+    subjects = [event_subject("task", task.submitted.task), *placements, *of_sessions]
     found: dict[int, list[Event]] = {}
     log = await _sealed_log(bus)
     for subject in subjects:

@@ -67,19 +67,19 @@ def _agree(view: ClusterView) -> None:
     assert view.untold == {name for name, seen in waiting.items() if not isinstance(seen.decision, TaskRefused)}
     assert {name for alike in view.shapes.values() for name in alike} == view.queue
     assert all(view.tasks[name].shape == shape for shape, alike in view.shapes.items() for name in alike)
-    of_task: dict[str, set[str]] = {name: set() for name in view.tasks}
+    of_task: dict[str, set[str]] = {name: set() for name in ("", *view.tasks)}
     of_node: dict[str, set[str]] = {name: set() for name in view.nodes}
     for name, open_ in view.sessions.items():
         of_task[open_.fact.task].add(name)
         of_node[open_.fact.node].add(name)
-    assert {name: seen.sessions for name, seen in view.tasks.items()} == of_task
+    assert {"": of_task[""]} | {name: seen.sessions for name, seen in view.tasks.items()} == of_task
+    assert all(view.sessions[session].fact.node in seen.hosts for seen in view.tasks.values() for session in seen.sessions)
     assert {name: seen.sessions for name, seen in view.nodes.items()} == of_node
-    cancelled = {name for name, open_ in view.sessions.items() if view.tasks[open_.fact.task].state == "cancelled"}
+    tasked = {name: view.tasks[open_.fact.task] for name, open_ in view.sessions.items() if open_.fact.task}
+    cancelled = {name for name, seen in tasked.items() if seen.state == "cancelled"}
     assert view.to_end == cancelled
     behind = {
-        name
-        for name, open_ in view.sessions.items()
-        if (seen := view.tasks[open_.fact.task]).live and seen.priority_changed and seen.priority != open_.priority
+        name for name, seen in tasked.items() if seen.live and seen.priority_changed and seen.priority != view.sessions[name].priority
     }
     assert view.to_reprioritise == behind
     assert {session.fact.session for session in sessions_to_end(view)} <= cancelled

@@ -20,6 +20,7 @@ from bus_schemas.events import (
     SessionClosedFact,
     SessionOpenedFact,
     SessionPriorityChanged,
+    TaskPlaced,
     TaskPriorityChanged,
     TaskStateChanged,
     TaskSubmitted,
@@ -142,23 +143,33 @@ def dated(event: Event, at_ns: int) -> Event:
 
 
 def live(
-    history: Sequence[Event], seen: Callable[[ClusterView, Decision], None] | None = None, memory: QueueMemory | None = None
+    history: Sequence[Event],
+    seen: Callable[[ClusterView, Decision], None] | None = None,
+    memory: QueueMemory | None = None,
+    honest: bool = False,
 ) -> tuple[ClusterView, list[Event]]:
     """A controller's run, a millisecond a fact: after each it goes through the queue, and what it decides joins the log. ``seen`` is
-    shown each decision on the view that it was made on. ``memory``: kept from one pass to the next. The view, and the log."""
+    shown each decision on the view that it was made on. ``memory``: kept from one pass to the next. ``honest``: without sessions of tasks
+    on nodes where they were never placed. The view, and the log."""
     view, log = ClusterView(), list[Event]()
 
     def add(event: Event) -> None:
         log.append(event)
         view.apply(len(log), event)
 
+    hosts: dict[str, set[str]] = {"": set(NODES)}
     for tick, event in enumerate(history, start=1):
         at_ns = tick * MS
+        if honest and isinstance(event, SessionOpenedFact) and event.node not in hosts.get(event.task, ()):
+            continue
         add(dated(event, at_ns))
         for expired in expired_waiting(view, at_ns):
             add(expired)
         for decision in queue_decisions(view, at_ns, memory):
             if seen is not None:
                 seen(view, decision)
-            add(decision.event())
+            decided = decision.event()
+            add(decided)
+            if isinstance(decided, TaskPlaced):
+                hosts.setdefault(decided.task, set()).add(decided.node)
     return view, log

@@ -292,8 +292,7 @@ async def story_of(request: Ask, name: str) -> Story:
     view, task = parts.projection.view, parts.tasks.seen(caller_of(request), name)
     said = task.submitted
     try:
-        sessions, decisions = [*task.past_sessions, *sorted(task.sessions)], parts.projection.turns.subjects(said.task)
-        facts = await facts_of(parts.projection.bus, said.task, sessions, decisions)
+        facts = await facts_of(parts.projection.bus, task, parts.projection.turns.subjects(said.task))
     except (BusUnavailable, BusRefused):
         facts = []
     bill, missing = await _bill(request, context, task)

@@ -82,7 +82,7 @@ def _placement() -> list[Any]:
     """[[events of a position, ...], {task: [state, reason, node]}] of each seed."""
     out = []
     for seed in range(40):
-        view, log = live(busy(seed))
+        view, log = live(busy(seed), honest=True)
         tasks = {name: [task.state, task.reason, task.placed.node if task.placed else ""] for name, task in view.tasks.items()}
         out.append([[encode_events([event]) for event in log], tasks])
     return out

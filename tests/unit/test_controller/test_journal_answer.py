@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from bus_schemas.events import DeviceFact, NodeRegistered, SessionOpenedFact, TaskSubmitted
+from bus_schemas.events import DeviceFact, NodeRegistered, SessionOpenedFact, TaskPlaced, TaskSubmitted
 from scheduler.placement import ClusterView
 from services.controller.presenters.journal import HIDDEN, timeline_answer, waits_answer
 
@@ -19,6 +19,7 @@ def view() -> ClusterView:
     facts: list[Any] = [NodeRegistered(1, "n1", "atlas", "", 1, (DeviceFact(0, "cpu", "host", 2, GIB),))]
     for tenant, session in (("acme", "s-own"), ("acme", "s-sister"), ("zebra", "s-zebra"), ("lion", "s-lion")):
         facts.append(TaskSubmitted(1, f"{tenant}-{session}", tenant, 0, GIB, title=f"{tenant} title"))
+        facts.append(TaskPlaced(1, f"{tenant}-{session}", "n1", (0,), (), (), 0))
         facts.append(SessionOpenedFact(1, session, tenant, f"{tenant}-{session}", "n1", 0, 0, GIB, title=f"{tenant} title"))
     for position, fact in enumerate(facts, 1):
         found.apply(position, fact)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from bus_schemas.events import Outcome, SessionClosedFact, SessionOpenedFact, TaskStateChanged, TaskSubmitted
+from bus_schemas.events import NodeRegistered, Outcome, SessionClosedFact, SessionOpenedFact, TaskPlaced, TaskStateChanged, TaskSubmitted
 from scheduler.placement import ClusterView
 from scheduler.placement.states import decisive
 
@@ -17,7 +17,8 @@ CHILD_GOOD, CHILD_BAD = Outcome(child=True), Outcome(1, "ValueError", child=True
 def view_after(*closings: tuple[bool, str, Outcome | None]) -> ClusterView:
     """A task whose sessions, all open at once, closed in this order: (failed, reason, outcome)."""
     view = ClusterView()
-    facts: list[object] = [TaskSubmitted(1, "t", "acme", 2, 1 << 20)]
+    node, placed = NodeRegistered(1, "n", "n", "", 1, ()), TaskPlaced(1, "t", "n", (0,), (), (), 0)
+    facts: list[object] = [node, TaskSubmitted(1, "t", "acme", 2, 1 << 20), placed]
     facts += [SessionOpenedFact(2, f"s{at}", "acme", "t", "n", 0, 2, 1 << 20) for at in range(len(closings))]
     facts += [
         SessionClosedFact(3, f"s{at}", "n", reason, 1, 1, 1, 1, "", failed, outcome)
@@ -81,16 +82,15 @@ def test_the_choice_between_outcomes_is_independent_of_grouping() -> None:
 
 def test_a_session_opened_after_the_end_begins_anew() -> None:
     view = view_after((False, "lease", LOST))
-    view.apply(10, SessionOpenedFact(4, "again", "acme", "t", "n", 0, 2, 1 << 20))
+    view.apply(12, SessionOpenedFact(4, "again", "acme", "t", "n", 0, 2, 1 << 20))
     assert (view.tasks["t"].state, view.tasks["t"].outcome) == ("started", None)
-    view.apply(11, SessionClosedFact(5, "again", "n", "done", 1, 1, 1, 1, "", False, GOOD))
+    view.apply(13, SessionClosedFact(5, "again", "n", "done", 1, 1, 1, 1, "", False, GOOD))
     assert view.tasks["t"].state == "completed"
 
 
 def test_a_cancelled_task_stays_cancelled_whatever_its_script_reports() -> None:
-    view = ClusterView()
-    view.apply(1, TaskSubmitted(1, "t", "acme", 2, 1 << 20))
-    view.apply(2, SessionOpenedFact(2, "s", "acme", "t", "n", 0, 2, 1 << 20))
-    view.apply(3, TaskStateChanged(3, "t", "cancelled", "cancelled by anna"))
-    view.apply(4, SessionClosedFact(4, "s", "n", "cancelled", 1, 1, 1, 1, "", True, BAD))
+    view = view_after()
+    view.apply(12, SessionOpenedFact(2, "s", "acme", "t", "n", 0, 2, 1 << 20))
+    view.apply(13, TaskStateChanged(3, "t", "cancelled", "cancelled by anna"))
+    view.apply(14, SessionClosedFact(4, "s", "n", "cancelled", 1, 1, 1, 1, "", True, BAD))
     assert (view.tasks["t"].state, view.tasks["t"].reason) == ("cancelled", "cancelled by anna")

@@ -27,7 +27,7 @@ from bus_schemas.events import (
     encode_events,
 )
 from scheduler.errors import ReplayMismatch
-from scheduler.placement import ClusterView, Measured, check_recorded, decide, explain, queue_due_ns, sessions_to_end, why_waiting
+from scheduler.placement import ClusterView, Measured, capacity, check_recorded, decide, explain, queue_due_ns, sessions_to_end, why_waiting
 from scheduler.placement.reasons import NODE_WIDE
 from scheduler.placement.states import REASON_NEVER_STARTED, REASON_RESTARTED
 
@@ -255,9 +255,9 @@ def test_a_session_that_ends_or_begins_while_its_node_is_cut_off_is_reported_in_
 
 def test_a_session_name_that_is_used_again_for_another_task_ends_the_first() -> None:
     """Clients choose names. Of the first task nothing may be left that asks for a session of the second, or for one that is no more."""
-    view = view_of(node("a", 10), node("b", 10))
-    assert [where(place(view, task(name)))[0] for name in ("t", "u")] == ["a", "b"]
-    for fact in (session("s", "a", of="t"), NodeLost(5, "a", 1, "silent"), session("s", "b", of="u"), session("other", "b", of="t")):
+    view = view_of(node("b", 10))
+    assert [where(place(view, task(name)))[0] for name in ("t", "u")] == ["b", "b"]
+    for fact in (session("s", "b", of="t"), node("b", 10, epoch=2), session("s", "b", of="u"), session("other", "b", of="t")):
         view.apply(20, fact)
     assert {name: seen.sessions for name, seen in view.tasks.items()} == {"t": {"other"}, "u": {"s"}}
     view.apply(21, TaskStateChanged(6, "t", "cancelled"))
@@ -265,6 +265,35 @@ def test_a_session_name_that_is_used_again_for_another_task_ends_the_first() -> 
     view.apply(22, closed("s", "b"))
     assert [open_.fact.session for open_ in sessions_to_end(view)] == ["other"]
     assert view.tasks["u"].state == "completed"
+
+
+def test_a_task_has_sessions_on_its_node_and_of_its_tenant_only() -> None:
+    """Not those that another node says it has, which could end the task; they hold memory on that node all the same."""
+    view = view_of(node("a", 10), node("b", 10))
+    placed = where(place(view, task("t")))[0]
+    other = "b" if placed == "a" else "a"
+    view.apply(19, msgspec.structs.replace(task("waits"), queue=True))
+    stranger = msgspec.structs.replace(session("z", placed, of="t"), tenant="zebra")
+    for fact in (session("x", other, of="t"), session("y", other, of="waits"), stranger):
+        view.apply(20, fact)
+        view.apply(21, closed(fact.session, fact.node, failed=True))
+    view.apply(22, session("x", other, of="t", gib=3))
+    assert [(seen.state, seen.phase, seen.sessions) for seen in view.tasks.values()] == [
+        ("queued", "placed", set()),
+        ("queued", "waiting", set()),
+    ]
+    assert capacity(view, other, view.nodes[other].registered.devices[0]).free_bytes == 7 * GIB
+    view.apply(23, session("w", placed, of="t"))
+    assert (view.tasks["t"].state, view.tasks["t"].sessions) == ("started", {"w"})
+
+
+def test_a_session_that_was_cut_off_is_taken_over_by_no_other_node() -> None:
+    view = view_of(node("a", 10), node("b", 10))
+    placed = where(place(view, task("t")))[0]
+    other = "b" if placed == "a" else "a"
+    for fact in (session("s", placed, of="t"), NodeLost(5, placed, 1, "silent"), session("s", other), NodeRecovered(6, placed, 1)):
+        view.apply(20, fact)
+    assert (view.tasks["t"].state, view.sessions["s"].fact.node) == ("started", placed)
 
 
 def test_a_node_says_nothing_of_anothers_sessions() -> None:
