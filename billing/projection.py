@@ -2,7 +2,8 @@
 the log, which names the first difference.
 
 One door: ``BillingView.apply(position, events)``. Positions grow; a message already applied is ignored, and so is a usage fact whose name
-(node, epoch, gpu, serial) was seen before. What does not add up is kept as a named finding, never silently mended.
+(node, epoch, gpu, serial) was seen before. What does not add up is kept as a named finding, never silently mended. Usage that is not
+believed (``evidence``) is such a finding, and is not charged.
 
 Every charge is traceable: a row is (minute, tenant, task, node) and the facts of that minute and task in the log are its cause.
 """
@@ -17,6 +18,7 @@ import msgspec
 
 from billing.budgets import Budget, Budgets, Crossing, Spent
 from billing.errors import CorruptSnapshotError
+from billing.evidence import UNDATED, Evidence
 from billing.ledger import Ledger
 from billing.periods import PERIODS
 from billing.tariff import Tariff, charge
@@ -27,7 +29,6 @@ from bus_schemas.events import (
     DeviceAccounted,
     Event,
     GrantRecorded,
-    SessionClosedFact,
     SessionOpenedFact,
     TariffSet,
     TierSet,
@@ -38,6 +39,8 @@ __all__ = ["MINUTE_NS", "BillingView", "Grant", "Row", "RowKey", "Verification",
 
 MINUTE_NS: Final = 60_000_000_000
 _FINDINGS_MAX: Final = 1_000
+_UNACCOUNTED_MAX: Final = 1 << 16
+"""Usage events of one device between two of its accounts; an interval has one a session."""
 
 RowKey = tuple[int, str, str, str, str]
 """(minute since 1970, tenant, task, node, model): the model is the title of the session that used it."""
@@ -89,29 +92,32 @@ class BillingView(msgspec.Struct):
     devices: dict[tuple[str, int, int], Device] = {}
     findings: list[str] = []
     budgets: Budgets = msgspec.field(default_factory=Budgets)
-    titles: dict[str, str] = {}
+    evidence: Evidence = msgspec.field(default_factory=Evidence)
+    unbelieved: dict[str, int] = {}
+    """By node: usage events that are not believed."""
+    doubts: dict[str, None] = {}
+    """Node and reason of those that are findings already."""
     revisions: dict[str, int] = {}
-    """Titles of open sessions; and of every tenant and every tier (``tier:<name>``) the position of the last fact that a person wrote."""
+    """Of every tenant and every tier (``tier:<name>``) the position of the last fact that a person wrote."""
 
-    def apply(self, position: int, events: Iterable[Event]) -> None:
-        """Fold in one message of the events stream (``position``: its stream sequence)."""
+    def apply(self, position: int, events: Iterable[Event], stored_ns: int = UNDATED) -> None:
+        """Fold in one message of the events stream (``position``: its stream sequence; ``stored_ns``: when the broker stored it)."""
         if position <= self.position:
             return
         for event in events:
-            self._apply(event, position)
+            self._apply(event, position, stored_ns)
         self.position = position
 
-    def _apply(self, event: Event, position: int) -> None:
+    def _apply(self, event: Event, position: int, stored_ns: int) -> None:
+        why = self.evidence.apply(event, stored_ns)
         match event:
+            case SessionOpenedFact() if why:
+                self._doubt(event.node, f"sessions of {event.tenant}", why)
             case UsageRecorded():
-                self._usage(event, position)
+                self._usage(event, position, stored_ns)
             case DeviceAccounted():
                 self._accounted(event)
-                self.budgets.reach(event.from_ns + event.wall_ns, position)
-            case SessionOpenedFact():
-                self.titles[event.session] = event.title
-            case SessionClosedFact():
-                self.titles.pop(event.session, None)
+                self.budgets.reach(self.evidence.reached_ns(event, stored_ns), position)
             case TariffSet():
                 self.tariff.record(event)
                 self.revisions[f"tier:{event.tier}"] = position
@@ -128,7 +134,7 @@ class BillingView(msgspec.Struct):
             case _:
                 pass
 
-    def _usage(self, fact: UsageRecorded, position: int) -> None:
+    def _usage(self, fact: UsageRecorded, position: int, stored_ns: int) -> None:
         device = self.devices.setdefault((fact.node, fact.epoch, fact.gpu), Device())
         if fact.serial <= device.usage_serial:
             return
@@ -136,12 +142,20 @@ class BillingView(msgspec.Struct):
             self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} jumps from serial {device.usage_serial} to {fact.serial}")
         device.usage_serial = fact.serial
         device.unaccounted_core_ns[fact.serial] = fact.core_ns
+        if len(device.unaccounted_core_ns) > _UNACCOUNTED_MAX:
+            device.unaccounted_core_ns.clear()
+            self._doubt(fact.node, f"device {fact.gpu}", "its accounts do not follow its usage")
         if min(fact.core_ns, fact.byte_ms) < 0:  # no meter says so; credits are given by grants
             self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} serial {fact.serial} is less than nothing")
             return
+        why = self.evidence.refusal(fact, stored_ns)
+        if why:
+            self.unbelieved[fact.node] = self.unbelieved.get(fact.node, 0) + 1
+            self._doubt(fact.node, f"usage of {fact.tenant}, not charged", why)
+            return
         price = self.tariff.at(self.tiers.tier_of(fact.tenant, fact.from_ns), fact.from_ns)
         amount = charge(fact.core_ns, fact.byte_ms, price)
-        key = (fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node, self.titles.get(fact.session, ""))
+        key = (fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node, self.evidence.title(fact))
         row = self.rows.setdefault(key, Row())
         row.core_ns += fact.core_ns
         row.byte_ms += fact.byte_ms
@@ -190,6 +204,13 @@ class BillingView(msgspec.Struct):
         self.budgets.set(fact, position)
         self.revisions[fact.tenant] = position
 
+    def _doubt(self, node: str, what: str, why: str) -> None:
+        """A finding about what a node wrote, the first of its kind: a node cannot fill the list."""
+        kind = f"{node}: {why}"
+        if kind not in self.doubts:
+            self.doubts[kind] = None
+            self._find(f"node {node}, {what}: {why}")
+
     def _find(self, text: str) -> None:
         if len(self.findings) < _FINDINGS_MAX:
             self.findings.append(text)
@@ -200,7 +221,10 @@ class BillingView(msgspec.Struct):
         spent = [(tenant, node, list(on.days.items()), on.total_micro) for tenant, nodes in b.spent.items() for node, on in nodes.items()]
         budgets = _SavedBudgets(b.by_tenant, spent, b.granted, list(b.due.items()), b.reached_ns, b.last_announced)
         rest = (self.ledger, self.tariff, self.tiers, self.grants, list(self.devices.items()), self.findings)
-        return _encoder.encode(_Saved(self.position, list(self.rows.items()), *rest, budgets, self.titles, self.revisions))
+        return _encoder.encode(_Saved(self.position, list(self.rows.items()), *rest, budgets, *self._marks()))
+
+    def _marks(self) -> tuple[Evidence, dict[str, int], dict[str, None], dict[str, int]]:
+        return self.evidence, self.unbelieved, self.doubts, self.revisions
 
     @classmethod
     def decode(cls, data: bytes) -> BillingView:
@@ -215,7 +239,7 @@ class BillingView(msgspec.Struct):
         b = saved.budgets
         budgets = Budgets(b.by_tenant, spent, b.granted, dict(b.due), b.reached_ns, b.last_announced)
         rest = (saved.ledger, saved.tariff, saved.tiers, saved.grants, dict(saved.devices), saved.findings)
-        return cls(saved.position, dict(saved.rows), *rest, budgets, saved.titles, saved.revisions)
+        return cls(saved.position, dict(saved.rows), *rest, budgets, saved.evidence, saved.unbelieved, saved.doubts, saved.revisions)
 
     def digest(self) -> str:
         """blake3 of the encoded view, hex."""
@@ -244,7 +268,9 @@ class _Saved(msgspec.Struct, array_like=True):
     devices: list[tuple[tuple[str, int, int], Device]]
     findings: list[str]
     budgets: _SavedBudgets
-    titles: dict[str, str]
+    evidence: Evidence
+    unbelieved: dict[str, int]
+    doubts: dict[str, None]
     revisions: dict[str, int]
 
 

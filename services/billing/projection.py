@@ -55,7 +55,7 @@ class BillingProjection(Projection):
         self._try_to_save()
 
     def apply(self, position: int, subject: str, data: bytes) -> None:
-        self.view.apply(position, decode_events(data))
+        self.view.apply(position, decode_events(data), self.stored_ns)
 
     def start_over(self) -> None:
         self.view = BillingView()
@@ -78,7 +78,7 @@ class BillingProjection(Projection):
             replay = self._bus.replay(EVENTS_STREAM, 1)
             try:
                 async for position, events in replay:
-                    again.apply(position, events)
+                    again.apply(position, events, replay.stored_ns)
                     if position >= frozen.position:
                         break
             finally:

@@ -182,9 +182,16 @@ class BusGuard:
         who = self._projection.fold(AccessView).principal(asked.principal, time.time_ns())
         if who is None or not who.may("bus.client", who.tenant or None):
             return msgspec.msgpack.encode(Principal(asked.principal, False))
-        task = self._projection.view.tasks.get(asked.task)
-        task_good = not asked.task or (task is not None and (not who.tenant or task.submitted.tenant == who.tenant))
+        node = subject.rsplit(".", 1)[1]
+        task_good = not asked.task or self._task_good(asked.task, who.tenant, node)
+        if not task_good:  # it may have been placed a moment ago, by another controller
+            task_good = await self._projection.caught_up() and self._task_good(asked.task, who.tenant, node)
         return msgspec.msgpack.encode(Principal(asked.principal, True, who.tenant, who.role, who.name, task_good))
+
+    def _task_good(self, name: str, tenant: str, node: str) -> bool:
+        """Whether the task may have sessions on the node: it was placed there, and belongs to the tenant (empty: any)."""
+        task = self._projection.view.tasks.get(name)
+        return task is not None and node in task.hosts and tenant in ("", task.submitted.tenant)
 
 
 def _user(granted: Permissions) -> dict[str, Any]:

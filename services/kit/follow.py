@@ -76,6 +76,8 @@ class Follower:
         made_anew: dict[str, Any] | None = None,
     ) -> None:
         self.position = from_position - 1
+        #: when the broker stored the message that was handed over last, Unix time
+        self.stored_ns = 0
         self.current = asyncio.Event()
         """Set once everything that the stream held when it was asked has been handed over."""
         self._bus = bus
@@ -218,6 +220,7 @@ class Follower:
             return
         self._consumer_sequence = sequence
         self.position = position
+        self.stored_ns = int(parts[at + 5])
         data = message.data
         if self._log is not None:
             data = self._log.accepted(position, message.subject, message.headers or {}, data)
@@ -246,7 +249,9 @@ class Messages:
     ``buffered_max`` messages wait here."""
 
     def __init__(self, bus: Connection, stream: str, from_position: int, subject: str = "", buffered_max: int = _BUFFERED_MAX) -> None:
-        self._buffer: deque[tuple[int, bytes]] = deque()
+        self._buffer: deque[tuple[int, bytes, int]] = deque()
+        #: when the broker stored the message that was yielded last, Unix time
+        self.stored_ns = 0
         self._buffered_max = buffered_max
         self._arrived = asyncio.Event()
         self._follower = Follower(bus, stream, max(1, from_position), self._on_message, subject=subject)
@@ -268,13 +273,14 @@ class Messages:
             await self._arrived.wait()
         if 4 * len(self._buffer) <= self._buffered_max:
             self._follower.resume()
-        return self._buffer.popleft()
+        position, data, self.stored_ns = self._buffer.popleft()
+        return position, data
 
     async def close(self) -> None:
         await self._follower.stop()
 
     def _on_message(self, position: int, subject: str, data: bytes) -> None:
-        self._buffer.append((position, data))
+        self._buffer.append((position, data, self._follower.stored_ns))
         self._arrived.set()
         if len(self._buffer) >= self._buffered_max:
             self._follower.pause()
@@ -295,6 +301,11 @@ class Replay:
             self._end = await self._bus.last_position(self._stream)
             await self._messages.start()
         return self._end
+
+    @property
+    def stored_ns(self) -> int:
+        """When the broker stored the message that was yielded last, Unix time."""
+        return self._messages.stored_ns
 
     def __aiter__(self) -> Replay:
         return self

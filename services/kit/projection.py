@@ -63,6 +63,11 @@ class Projection:
         """Whether the bus is connected: without it, the state is as old as the moment the connection broke."""
         return self._bus.connected
 
+    @property
+    def stored_ns(self) -> int:
+        """When the broker stored the message that is being folded, Unix time."""
+        return self._follower.stored_ns
+
     async def follow(self) -> None:
         """Fold every message after ``position``, until ``stop``. Raises BusRefused, BusUnavailable."""
         self._follower = self._bus.follow(EVENTS_STREAM, self.position + 1, self._on_message, subject=self._subject)

@@ -25,10 +25,21 @@ import pytest
 from safetensors.numpy import save_file
 
 from bus_schemas import faults, subjects
-from bus_schemas.access import WhoIs, who_subject
+from bus_schemas.access import Principal, WhoIs, who_subject
 from bus_schemas.allowance import AskAllowances, allowance_request
 from bus_schemas.dataport import Denied, Hello, decode_answer
-from bus_schemas.events import ActionTaken, KeyIssued, SessionClosedFact, SessionOpenedFact, encode_events
+from bus_schemas.events import (
+    ActionTaken,
+    DeviceFact,
+    Event,
+    KeyIssued,
+    NodeLost,
+    NodeRegistered,
+    SessionClosedFact,
+    SessionOpenedFact,
+    UsageRecorded,
+    encode_events,
+)
 from bus_schemas.frames import HEAD, frame
 from bus_schemas.session import EndTask, OpenSession, Ping, Pong, SessionOpened
 from services.kit.access.access import BUCKET
@@ -258,6 +269,22 @@ class TestSessions:
         assert opened.fault is not None
         assert opened.fault.name == faults.ACCESS_DENIED
 
+    def test_a_task_on_a_node_where_it_was_not_placed(self, world: World) -> None:
+        """It could not be billed there."""
+        task = world.stack.ask("POST", "/api/v1/tasks", {"required_vram_mb": 10, "tenant": "acme", "title": "x"})["id"]
+        asked = msgspec.msgpack.encode(WhoIs(world.names.a, task))
+
+        async def body() -> list[bool]:
+            said = []
+            for node in ("node 1", "node 2"):
+                async with line(world.stack, **world.way_in(node)) as bus:
+                    name = world.n1 if node == "node 1" else "n2"
+                    answer = await bus.client.request(who_subject(name), asked, timeout=DEADLINE_S)
+                    said.append(msgspec.msgpack.decode(answer.data, type=Principal).task_good)
+            return said
+
+        assert asyncio.run(body()) == [True, False]
+
     def test_an_answer_goes_to_the_asker_only(self, world: World) -> None:
         """The bus does not look at reply subjects: the node does."""
 
@@ -274,8 +301,37 @@ class TestSessions:
         assert asyncio.run(body()) == []
 
 
+def _made_up(session: str, task: str, serial: int, at_ns: int) -> UsageRecorded:
+    return UsageRecorded("n2", 1, 0, serial, session, "best", task, 0, at_ns - 10**9, at_ns, 10**15, 0, 1, 1)
+
+
 class TestForgery:
     """What the bus lets happen, and does no harm."""
+
+    def test_usage_that_a_node_makes_up_is_not_charged(self, world: World) -> None:
+        session = f"{world.names.b}-made-up"
+        now_ns = time.time_ns()
+        device = DeviceFact(0, "d", "host", 1 << 18, 1 << 40)
+        task = world.stack.ask("POST", "/api/v1/tasks", {"required_vram_mb": 10, "tenant": "best", "title": "x"})["id"]
+        said: list[tuple[str, Event]] = [
+            ("node.n2", NodeRegistered(now_ns, "n2", "n2", "", 1, (device,))),
+            ("usage.n2", _made_up("unknown", "", 1, now_ns)),
+            (f"session.{session}.n2", SessionOpenedFact(now_ns, session, "best", task, "n2", 0, 2, 1 << 20)),
+            ("usage.n2", _made_up(session, task, 2, now_ns)),
+            ("node.n2", NodeLost(now_ns, "n2", 1, "stopped")),
+        ]
+
+        async def body() -> None:
+            async with line(world.stack, **world.way_in("node 2")) as bus:
+                for subject, event in said:
+                    await bus.client.publish(f"wooly.evt.{subject}", encode_events([event]))
+                await bus.client.flush()
+
+        asyncio.run(body())
+        found = until(lambda: world.stack.ask("GET", "/api/v1/billing/verify", service="billing")["findings"], "the findings")
+        assert all("node n2, " in text for text in found)
+        assert len(found) == 2, found
+        assert world.stack.ask("GET", "/api/v1/billing/accounts/best", service="billing")["charged_micro"] < 10**12
 
     def test_a_batch_has_no_acknowledgement_to_aim(self, world: World) -> None:
         async def body() -> None:
@@ -423,6 +479,9 @@ def test_a_script_learns(world: World) -> None:
     mine = world.stack.ask("GET", "/api/v1/tasks?limit=500", key=world.a)["items"]
     assert [task for task in mine if task["tenant"] == "acme"]
     assert not [task for task in world.stack.ask("GET", "/api/v1/tasks?limit=500", key=world.b)["items"] if task["tenant"] == "acme"]
+    until(lambda: world.stack.ask("GET", "/api/v1/billing/accounts/acme", service="billing")["charged_micro"], "the bill")
+    found = world.stack.ask("GET", "/api/v1/billing/verify", service="billing")
+    assert not found["first_difference"] and not [text for text in found["findings"] if not text.startswith("node n2, ")]
 
 
 @pytest.mark.parametrize(("key", "says"), [("", "asks for an API key"), ("other", "does not accept the API key")])

@@ -107,7 +107,7 @@ def test_models_are_the_titles_of_sessions() -> None:
     closed = SessionClosedFact(0, "s", "n", "done", 0, 0, 0, 0, "")
     view = fold([opened("s", "a")], [used(1, 0, 1)], [closed], [opened("s2", "b")], [used(2, 0, 2, session="s2")])
     assert {line.key: line.core_credits_micro for line in credit_report(view, "model").lines} == {"a": 1, "b": 2}
-    assert view.titles == {"s2": "b"}
+    assert {name: open_.title for name, open_ in view.evidence.sessions["n"].items()} == {"s2": "b"}
 
 
 @pytest.mark.parametrize("step", ["hour", "day"])

@@ -1,0 +1,204 @@
+"""Which usage events of a node are believed: those that what others wrote into the log supports. Pure; a part of the projection.
+
+A node writes its own sessions and usage, and so does an attacker with its key. What the log holds from others is which keys exist and whose
+they are, which tasks tenants submitted, where controllers placed them, and when the broker stored each message. A node that has a key of
+its own is on a bus that authenticates its clients; of such a node
+
+1. a session counts if its name begins with the id of a key of its tenant (or of the whole cluster), and if its task, when it has one, was
+   placed on this node, and is the tenant's;
+2. usage counts if it is of an open session that counts, on the session's device, for its tenant and task;
+3. in each interval the usage of a device is at most wall time x cores, and wall time x bytes of memory;
+4. the intervals of a device are together no longer than the time during which it had open sessions that count, by the broker's clock.
+
+So a stolen key charges for sessions that keys of the tenant could have had, and no more than the node could have delivered meanwhile. Of a
+node without a key nothing is checked: its bus does not authenticate its clients.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from bus_schemas.events import (
+    DeviceAccounted,
+    Event,
+    KeyIssued,
+    NodeRegistered,
+    SessionClosedFact,
+    SessionOpenedFact,
+    TaskPlaced,
+    TaskSubmitted,
+    UsageRecorded,
+)
+
+__all__ = ["UNDATED", "Evidence"]
+
+UNDATED: Final = 0
+"""The time of a message whose reader does not know when the broker stored it."""
+
+_SLACK_NS: Final = 3_600 * 10**9
+"""How far the clock of a node may be from the broker's, and what it may have measured before its events reached the log."""
+_EARLY_NS: Final = 60 * 10**9
+_MS: Final = 10**6
+_NODE: Final = "node"
+
+
+class _Task(msgspec.Struct, array_like=True):
+    tenant: str
+    hosts: dict[str, None] = {}
+    """Nodes on which it was placed."""
+
+
+class _Session(msgspec.Struct, array_like=True, frozen=True):
+    """An open session that counts."""
+
+    tenant: str
+    task: str
+    gpu: int
+    title: str
+
+
+class _Lent(msgspec.Struct, array_like=True):
+    """One device of a node with a key. Times of the broker's clock, in ns."""
+
+    #: Open sessions that count.
+    sessions: int = 0
+    #: Since when it has some.
+    since_ns: int = 0
+    #: Until when it had some the last time.
+    until_ns: int = 0
+    #: How long it had some before ``since_ns``.
+    lent_ns: int = 0
+    #: How much of this is charged.
+    wall_ns: int = 0
+    #: The interval charged last, of the node's clock, and what was charged in it.
+    interval: tuple[int, int, int] = (0, 0, 0)
+    core_ns: int = 0
+    byte_ms: int = 0
+    events: int = 0
+
+    def opened(self, at_ns: int, stored_ns: int) -> None:
+        self.sessions += 1
+        if self.sessions == 1:
+            self.since_ns = max(self.until_ns, stored_ns - _EARLY_NS, min(at_ns, stored_ns))
+
+    def closed(self, stored_ns: int) -> None:
+        self.sessions -= 1
+        if not self.sessions:
+            self.until_ns = max(stored_ns, self.since_ns)
+            self.lent_ns += self.until_ns - self.since_ns
+
+
+class Evidence(msgspec.Struct, array_like=True):
+    """What the log says of keys, tasks, nodes and sessions, as far as usage depends on it."""
+
+    #: Nodes with a key of their own.
+    nodes: dict[str, None] = {}
+    #: The tenant of every other key; empty: the whole cluster.
+    keys: dict[str, str] = {}
+    tasks: dict[str, _Task] = {}
+    #: By node and index: (cores, bytes of memory).
+    devices: dict[str, dict[int, tuple[int, int]]] = {}
+    #: By node and name.
+    sessions: dict[str, dict[str, _Session]] = {}
+    #: By node and index of the device.
+    lent: dict[str, dict[int, _Lent]] = {}
+
+    def apply(self, event: Event, stored_ns: int) -> str:
+        """Fold in one event, stored at ``stored_ns``; why a session in it does not count, or empty."""
+        match event:
+            case KeyIssued():
+                if event.role == _NODE:
+                    self.nodes[event.node] = None
+                else:
+                    self.keys.setdefault(event.key, event.tenant)
+            case TaskSubmitted():
+                self.tasks.setdefault(event.task, _Task(event.tenant))
+            case TaskPlaced():
+                if event.task in self.tasks:
+                    self.tasks[event.task].hosts[event.node] = None
+            case NodeRegistered():
+                self.devices[event.node] = {device.index: (device.cores, device.vram_bytes) for device in event.devices}
+            case SessionOpenedFact():
+                return self._opened(event, stored_ns)
+            case SessionClosedFact():
+                known = self.sessions.get(event.node, {}).pop(event.session, None)
+                if known is not None and event.node in self.nodes:
+                    self._lent(event.node, known.gpu).closed(stored_ns)
+            case _:
+                pass
+        return ""
+
+    def reached_ns(self, accounts: DeviceAccounted, stored_ns: int) -> int:
+        """The moment that the log has come to with these accounts: no later than the clocks of node and broker may differ, because budgets
+        open again by it."""
+        at_ns = accounts.from_ns + accounts.wall_ns
+        return at_ns if stored_ns == UNDATED or accounts.node not in self.nodes else min(at_ns, stored_ns + _SLACK_NS)
+
+    def title(self, usage: UsageRecorded) -> str:
+        """The title of the session that used it."""
+        known = self.sessions.get(usage.node, {}).get(usage.session)
+        return known.title if known is not None else ""
+
+    def refusal(self, usage: UsageRecorded, stored_ns: int) -> str:
+        """Why this usage is not believed; empty: it is, and is taken off what the device may charge."""
+        if usage.node not in self.nodes:
+            return ""
+        known = self.sessions.get(usage.node, {}).get(usage.session)
+        if known is None:
+            return "no such session counts there"
+        if (usage.tenant, usage.task, usage.gpu) != (known.tenant, known.task, known.gpu):
+            return "its session has another tenant, task or device"
+        device = self.devices.get(usage.node, {}).get(usage.gpu)
+        if device is None:
+            return "the node has no such device"
+        return _charge(self._lent(usage.node, usage.gpu), usage, *device, stored_ns)
+
+    def _opened(self, event: SessionOpenedFact, stored_ns: int) -> str:
+        sessions = self.sessions.setdefault(event.node, {})
+        if event.session in sessions:
+            return ""  # announced again
+        why = self._doubt(event) if event.node in self.nodes else ""
+        if not why:
+            sessions[event.session] = _Session(event.tenant, event.task, event.gpu, event.title)
+            if event.node in self.nodes:
+                self._lent(event.node, event.gpu).opened(event.at_ns, stored_ns)
+        return why
+
+    def _doubt(self, event: SessionOpenedFact) -> str:
+        """Why this session of a node with a key does not count, or empty."""
+        owner = self.keys.get(event.session.partition("-")[0])
+        if owner is None or owner not in ("", event.tenant):
+            return "its name is of no key of the tenant"
+        if not event.task:
+            return ""
+        task = self.tasks.get(event.task)
+        if task is None or (owner and task.tenant != event.tenant):
+            return "the tenant has no such task"
+        return "" if event.node in task.hosts else "its task was not placed on the node"
+
+    def _lent(self, node: str, gpu: int) -> _Lent:
+        return self.lent.setdefault(node, {}).setdefault(gpu, _Lent())
+
+
+def _charge(lent: _Lent, usage: UsageRecorded, cores: int, nbytes: int, stored_ns: int) -> str:
+    """Take ``usage`` off what a device may charge; why it may not, with nothing changed."""
+    interval = (usage.epoch, usage.from_ns, usage.to_ns)
+    wall_ns = usage.to_ns - usage.from_ns
+    same = interval == lent.interval
+    core_ns = usage.core_ns + (lent.core_ns if same else 0)
+    byte_ms = usage.byte_ms + (lent.byte_ms if same else 0)
+    events = 1 + (lent.events if same else 0)
+    total_ns = lent.wall_ns + (0 if same else wall_ns)
+    if wall_ns <= 0 or core_ns > wall_ns * cores:
+        return "more core time than the device has in its interval"
+    if (byte_ms - events) * _MS > wall_ns * nbytes:  # what is less than a byte-millisecond is carried from interval to interval
+        return "more memory than the device has in its interval"
+    if stored_ns != UNDATED:
+        if not lent.since_ns - _SLACK_NS <= usage.from_ns < usage.to_ns <= stored_ns + _SLACK_NS:
+            return "it is dated before its session or in the future"
+        if total_ns > lent.lent_ns + max(0, stored_ns - lent.since_ns if lent.sessions else 0) + _SLACK_NS:
+            return "more time than the device had sessions for"
+    lent.interval, lent.core_ns, lent.byte_ms, lent.events, lent.wall_ns = interval, core_ns, byte_ms, events, total_ns
+    return ""
