@@ -7,7 +7,7 @@ greatest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -137,8 +137,7 @@ class _Keys:
     def __init__(self, w: Writer, dtype: DType, down: bool, room: int) -> None:
         self._w, self._dtype, self._down = w, dtype, down
         self.packed = dtype.itemsize < 8
-        self.first_bit = 32 if self.packed else 0
-        self._counts = w.shared(DType.I64, 256)
+        self._counts = w.shared(DType.I64, 256 * (4 if self.packed else 8))
         self._arrays = [w.shared(DType.I64, room) for _ in range(2 - self.packed)]
 
     def load(self, at: Val) -> list[Val]:
@@ -181,36 +180,40 @@ class _Keys:
             at.set(at - 1)
         self.store(line + at, entry)
 
-    def sort(self, first: Val, second: Val, length: Val) -> Val:
-        """Sort by bytes, low to high, between two places; where the sorted ones begin."""
-        w, here, there = self._w, self._w.var(first), self._w.var(second)
-        counts = self._counts
-        with w.loop(64, self.first_bit, 8) as shift:
-
-            def digit(entry: Sequence[Val], shift: Val = shift) -> Val:
-                return (entry[0] >> shift) & 0xFF
-
-            with w.loop(256) as d:
-                w.put(counts, DType.I64, d, w.const(0))
-            with w.loop(length) as i:
-                d = digit(self.load(here + i))
-                w.put(counts, DType.I64, d, w.get(counts, DType.I64, d) + 1)
-            with w.when(w.get(counts, DType.I64, digit(self.load(here))).ne(length)):
+    def sort(self, first: Val, second: Val, length: Val, entry: Callable[[Val], list[Val]]) -> Val:
+        """Sort the entries 0 to ``length`` by bytes, low to high, in two places; where the sorted ones begin."""
+        w, here, there, bytes_ = self._w, self._w.var(first), self._w.var(second), 4 if self.packed else 8
+        with w.loop(256 * bytes_) as d:
+            w.put(self._counts, DType.I64, d, w.const(0))
+        with w.loop(length) as i:
+            made = entry(i)
+            self.store(first + i, made)
+            for lower in range(bytes_):
+                d = self._digit(made, w.const(lower))
+                w.put(self._counts, DType.I64, d, w.get(self._counts, DType.I64, d) + 1)
+        with w.loop(bytes_) as number:
+            with w.when(w.get(self._counts, DType.I64, self._digit(self.load(here), number)).ne(length)):
                 total = w.var(w.const(0))
-                with w.loop(256) as d:
-                    size = w.get(counts, DType.I64, d)
-                    w.put(counts, DType.I64, d, total)
+                with w.loop(256) as value:
+                    d = number * 256 + value
+                    size = w.get(self._counts, DType.I64, d)
+                    w.put(self._counts, DType.I64, d, total)
                     total.set(total + size)
                 with w.loop(length) as i:
-                    entry = self.load(here + i)
-                    d = digit(entry)
-                    target = w.get(counts, DType.I64, d)
-                    self.store(there + target, entry)
-                    w.put(counts, DType.I64, d, target + 1)
+                    found = self.load(here + i)
+                    d = self._digit(found, number)
+                    target = w.get(self._counts, DType.I64, d)
+                    self.store(there + target, found)
+                    w.put(self._counts, DType.I64, d, target + 1)
                 old = w.var(here)
                 here.set(there)
                 there.set(old)
         return here
+
+    def _digit(self, entry: Sequence[Val], number: Val) -> Val:
+        """The place of a byte of the key, the lowest is 0, among the counts of all values of all bytes."""
+        shift = number * 8 + (32 if self.packed else 0)
+        return number * 256 + ((entry[0] >> shift) & 0xFF)
 
 
 @cache
@@ -248,9 +251,7 @@ def _sorted(dtype: DType, down: bool, rank: int, top: bool, room: int) -> Made:
             with w.when(length <= INSERTED_MAX), w.loop(length) as i:
                 keys.insert(first, i, entry(i))
             with w.when(length > INSERTED_MAX):
-                with w.loop(length) as i:
-                    keys.store(first + i, entry(i))
-                here.set(keys.sort(first, first + length, length))
+                here.set(keys.sort(first, first + length, length, entry))
         with w.loop(kept) as i:
             place = keys.place(keys.load(here + i))
             w.store("y", line["y"] + i * step["y"], w.load("x", line["x"] + place * step["x"]))
