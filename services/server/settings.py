@@ -31,6 +31,7 @@ __all__ = ["EXECUTOR_VARIABLE", "ExecutorSettings", "MemorySettings", "Settings"
 EXECUTOR_VARIABLE: Final = "WOOLY_EXECUTOR"
 
 _SWAP_HOST_MB: Final = 8192
+_STAGED_MB: Final = 8192
 _MS: Final = 10**6
 
 
@@ -47,7 +48,8 @@ class MemorySettings(msgspec.Struct, frozen=True):
 
 
 class ExecutorSettings(msgspec.Struct, frozen=True):
-    """What the server hands to an executor. Paths of sockets are short: the kernel allows 107 bytes."""
+    """What the server hands to an executor. Paths of sockets are short: the kernel allows 107 bytes. ``staged_bytes``: of one tenant,
+    chunks that came through the data port and are in no buffer yet."""
 
     gpu: int
     backend: str
@@ -64,6 +66,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
     model_cache_dir: str = ""
     model_cache_bytes: int = 0
     memory: MemorySettings = MemorySettings()
+    staged_bytes: int = 8 << 30
     tls_files: tuple[str, str] | None = None
 
 
@@ -156,6 +159,7 @@ class Settings:
             model_cache_dir=str(self.data_dir / "model-cache") if self.model_cache_bytes else "",
             model_cache_bytes=self.model_cache_bytes,
             memory=msgspec.structs.replace(self.memory, swap_dir=str(Path(self.memory.swap_dir) / f"gpu{gpu}")),
+            staged_bytes=min(_STAGED_MB, _machine_mb() // 4) << 20,
             tls_files=self.tls_files,
         )
 

@@ -57,7 +57,7 @@ def main() -> int:
     except (UnknownBackend, ToolchainError) as error:
         log.error("no engine", backend=settings.backend, problem=str(error))
         return 2
-    staging = Staging()
+    staging = Staging(settings.staged_bytes, engine.info.vram_bytes)
     cache = _model_cache(settings)
     content = Content(staging, cache)
 

@@ -75,7 +75,6 @@ from services.server.stop_page import StopPage
 __all__ = ["Executor"]
 
 _RECEIVE_BYTES: Final = 1 << 20
-_STAGED_BYTES_MAX: Final = 8 << 30
 _RECALLED_BYTES_MAX: Final = 4 << 20
 """Of answers that are sent again at a time: a session may ask as often as it likes, and all sessions wait while they leave."""
 _JOURNAL_NS: Final = 1_000_000_000
@@ -268,7 +267,7 @@ class Executor:
             tenant.about = {"session": command.session, "task": terms.task, "tenant": terms.tenant}
             self._memory.open(tenant, terms.vram_bytes, terms.priority, terms.swap, command.wait_ms, command.domain)
             memory_bytes = terms.vram_bytes or self._engine.info.vram_bytes
-            self._staging.open(command.session, command.token, min(memory_bytes, _STAGED_BYTES_MAX), memory_bytes)
+            self._staging.open(command.session, command.token, memory_bytes, memory_bytes, terms.tenant)
         self._report(SpaceOpened(command.session))
 
     def _close(self, session: str) -> None:

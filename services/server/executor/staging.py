@@ -1,6 +1,7 @@
 """Bulk bytes on their way: chunks that sessions put, blobs they will get. Used by the data port's thread and the launching one.
 
-Every chunk and blob belongs to one session; nothing here is ever handed to another.
+Every chunk and blob belongs to one session; nothing here is ever handed to another. It is memory of the node that no bill shows: what all
+sessions of a tenant hold together is bounded.
 """
 
 from __future__ import annotations
@@ -14,21 +15,49 @@ from typing import Final
 __all__ = ["ANSWER_BYTES_MIN", "CACHE_BYTES", "Staging"]
 
 CACHE_BYTES: Final = 256 << 20
-"""Chunks already used are kept up to this many bytes a session, so that equal bytes need not travel again."""
+"""Chunks already used are kept up to this many bytes a tenant, so that equal bytes need not travel again."""
 
 ANSWER_BYTES_MIN: Final = 256 << 20
 """Every session may have at least this many bytes of answers waiting to be fetched, however small its quota."""
 
 
 @dataclass(slots=True)
+class _Held:
+    """What the sessions of one tenant hold together."""
+
+    stages: dict[str, _Stage] = field(default_factory=dict)
+    pinned_bytes: int = 0
+    used_bytes: int = 0
+    blob_bytes: int = 0
+
+    def pin(self, stage: _Stage, digest: bytes, chunk: bytearray) -> None:
+        stage.pinned[digest] = chunk
+        stage.pinned_bytes += len(chunk)
+        self.pinned_bytes += len(chunk)
+
+    def unpin(self, stage: _Stage, digest: bytes) -> bytearray | None:
+        chunk = stage.pinned.pop(digest, None)
+        if chunk is not None:
+            stage.pinned_bytes -= len(chunk)
+            self.pinned_bytes -= len(chunk)
+        return chunk
+
+    def evict(self, used_bytes: int) -> None:
+        """Keep at most ``used_bytes`` of used chunks: the oldest of the session that opened first are evicted first."""
+        for stage in self.stages.values():
+            while stage.used and self.used_bytes > used_bytes:
+                self.used_bytes -= len(stage.used.popitem(last=False)[1])
+
+
+@dataclass(slots=True)
 class _Stage:
     token: str
+    held: _Held
     bytes_max: int
     answer_bytes_max: int
     pinned: dict[bytes, bytearray] = field(default_factory=dict)
     used: OrderedDict[bytes, bytearray] = field(default_factory=OrderedDict)
     pinned_bytes: int = 0
-    used_bytes: int = 0
     blobs: dict[str, memoryview] = field(default_factory=dict)
     blob_bytes: int = 0
 
@@ -36,19 +65,32 @@ class _Stage:
 class Staging:
     """Chunks and blobs of every open session."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant_bytes_max: int = 8 << 30, tenant_answer_bytes_max: int = 1 << 40) -> None:
+        """Bounds for all sessions of a tenant together: its chunks, and its answers (at least ANSWER_BYTES_MIN) that wait to be fetched."""
         self._lock = threading.Lock()
         self._stages: dict[str, _Stage] = {}
+        self._tenants: dict[str, _Held] = {}
+        self._tenant_bytes_max = tenant_bytes_max
+        self._tenant_answer_bytes_max = max(tenant_answer_bytes_max, ANSWER_BYTES_MIN)
 
-    def open(self, session: str, token: str, bytes_max: int, answer_bytes_max: int = 0) -> None:
+    def open(self, session: str, token: str, bytes_max: int, answer_bytes_max: int = 0, tenant: str = "") -> None:
         """``bytes_max`` bounds the chunks a session may have waiting to be used, ``answer_bytes_max`` (at least ANSWER_BYTES_MIN) the blobs
-        it may have waiting to be fetched."""
+        it may have waiting to be fetched. ``tenant`` empty: the session counts alone."""
         with self._lock:
-            self._stages[session] = _Stage(token, bytes_max, max(answer_bytes_max, ANSWER_BYTES_MIN))
+            held = self._tenants.setdefault(tenant or f"session {session}", _Held())
+            held.stages[session] = self._stages[session] = _Stage(token, held, bytes_max, max(answer_bytes_max, ANSWER_BYTES_MIN))
 
     def close(self, session: str) -> None:
         with self._lock:
-            self._stages.pop(session, None)
+            stage = self._stages.pop(session, None)
+            if stage is None:
+                return
+            held = stage.held
+            held.pinned_bytes -= stage.pinned_bytes
+            held.used_bytes -= sum(map(len, stage.used.values()))
+            held.blob_bytes -= stage.blob_bytes
+            del held.stages[session]
+            self._tenants = {name: held for name, held in self._tenants.items() if held.stages}
 
     def admits(self, session: str, token: str) -> bool:
         """Does ``token`` open the data port for ``session``?"""
@@ -65,9 +107,8 @@ class Staging:
             for digest in digests:
                 chunk = stage.used.pop(digest, None)
                 if chunk is not None:
-                    stage.used_bytes -= len(chunk)
-                    stage.pinned[digest] = chunk
-                    stage.pinned_bytes += len(chunk)
+                    stage.held.used_bytes -= len(chunk)
+                    stage.held.pin(stage, digest, chunk)
             return bytes(digest in stage.pinned for digest in digests)
 
     def put(self, session: str, digest: bytes, chunk: bytearray) -> str:
@@ -80,8 +121,11 @@ class Staging:
                 return ""
             if stage.pinned_bytes + len(chunk) > stage.bytes_max:
                 return f"{stage.pinned_bytes} bytes wait to be used already, at most {stage.bytes_max} may"
-            stage.pinned[digest] = chunk
-            stage.pinned_bytes += len(chunk)
+            held, most = stage.held, self._tenant_bytes_max
+            if held.pinned_bytes + len(chunk) > most:
+                return f"{held.pinned_bytes} bytes of its tenant wait to be used already, at most {most} may"
+            held.evict(most - held.pinned_bytes - len(chunk))
+            held.pin(stage, digest, chunk)
             return ""
 
     def chunk(self, session: str, digest: bytes) -> bytearray | None:
@@ -99,20 +143,20 @@ class Staging:
             if stage is None:
                 return
             for digest in digests:
-                chunk = stage.pinned.pop(digest, None)
+                chunk = stage.held.unpin(stage, digest)
                 if chunk is not None:
-                    stage.pinned_bytes -= len(chunk)
                     stage.used[digest] = chunk
-                    stage.used_bytes += len(chunk)
-            while stage.used_bytes > CACHE_BYTES:
-                _, evicted = stage.used.popitem(last=False)
-                stage.used_bytes -= len(evicted)
+                    stage.held.used_bytes += len(chunk)
+            stage.held.evict(CACHE_BYTES)
 
     def answer_room(self, session: str) -> tuple[int, int]:
         """Bytes of blobs the session may still add, of how many."""
         with self._lock:
             stage = self._stages.get(session)
-            return (0, 0) if stage is None else (stage.answer_bytes_max - stage.blob_bytes, stage.answer_bytes_max)
+            if stage is None:
+                return 0, 0
+            own, of_all = stage.answer_bytes_max - stage.blob_bytes, self._tenant_answer_bytes_max - stage.held.blob_bytes
+            return min(own, of_all), stage.answer_bytes_max if own <= of_all else self._tenant_answer_bytes_max
 
     def add_blob(self, session: str, data: memoryview) -> str:
         """Keep ``data`` for the session to fetch; the blob's name."""
@@ -122,6 +166,7 @@ class Staging:
             if stage is not None:
                 stage.blobs[name] = data
                 stage.blob_bytes += data.nbytes
+                stage.held.blob_bytes += data.nbytes
         return name
 
     def blob(self, session: str, name: str) -> memoryview | None:
@@ -135,3 +180,4 @@ class Staging:
             data = None if stage is None else stage.blobs.pop(name, None)
             if stage is not None and data is not None:
                 stage.blob_bytes -= data.nbytes
+                stage.held.blob_bytes -= data.nbytes

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
+from blake3 import blake3
+
+from bus_schemas.dataport import Answer, Denied, Hello, Put, Stored, Welcome, decode_answer
+from bus_schemas.frames import Frames, frame
 from services.server.executor import staging as module
 from services.server.executor.staging import Staging
+from tests.support.executor import Wire
 
 
 def test_chunks_of_one_session_are_not_there_for_another() -> None:
@@ -66,3 +74,60 @@ def test_blobs_are_fetched_by_their_session_until_dropped() -> None:
     assert bytes(staging.blob("a", name) or b"") == b"data"
     staging.drop_blob("a", name)
     assert staging.blob("a", name) is None
+
+
+def test_what_waits_is_bounded_for_all_sessions_of_a_tenant_together() -> None:
+    staging = Staging(tenant_bytes_max=25)
+    for session, tenant in (("a", "t"), ("b", "t"), ("c", "u")):
+        staging.open(session, "token", 25, tenant=tenant)
+    assert staging.put("a", b"1", bytearray(10)) == staging.put("b", b"2", bytearray(10)) == ""
+    assert staging.put("b", b"3", bytearray(10)) == "20 bytes of its tenant wait to be used already, at most 25 may"
+    assert staging.put("c", b"3", bytearray(25)) == "", "another tenant's"
+    staging.used("a", (b"1",))
+    assert staging.put("b", b"3", bytearray(10)) == "" and staging.chunk("a", b"1") is None, "what was used gives way"
+    staging.close("b")
+    assert staging.put("a", b"4", bytearray(25)) == ""
+
+
+def test_used_chunks_of_all_sessions_of_a_tenant_together_are_bounded() -> None:
+    staging = Staging()
+    third = module.CACHE_BYTES // 3
+    for at in range(9):
+        staging.open(f"s{at}", "token", 1 << 40, tenant="t")
+        staging.put(f"s{at}", b"1", bytearray(third))
+        staging.used(f"s{at}", (b"1",))
+    assert sum(staging.chunk(f"s{at}", b"1") is not None for at in range(9)) == 3
+
+
+def test_answers_that_wait_are_bounded_for_all_sessions_of_a_tenant_together() -> None:
+    most = module.ANSWER_BYTES_MIN
+    staging = Staging(tenant_answer_bytes_max=most)
+    for session, tenant in (("a", "t"), ("b", "t"), ("c", "u")):
+        staging.open(session, "token", 25, tenant=tenant)
+    name = staging.add_blob("a", memoryview(bytes(1000)))
+    assert staging.answer_room("b") == (most - 1000, most) and staging.answer_room("c") == (most, most)
+    staging.drop_blob("a", name)
+    assert staging.answer_room("b") == (most, most)
+    staging.add_blob("a", memoryview(bytes(1000)))
+    staging.close("a")
+    assert staging.answer_room("b") == (most, most)
+
+
+def test_the_executor_refuses_what_a_tenant_puts_beyond_its_bound_through_any_of_its_sessions(tmp_path: Path) -> None:
+    def put(session: str, at: int) -> Answer:
+        chunk = bytes([at]) * 600_000
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as port:
+            port.settimeout(60)
+            port.connect(str(tmp_path / "d"))
+            port.sendall(frame(Hello(session, "token")) + frame(Put(blake3(chunk).digest(), len(chunk))) + chunk)
+            frames, answers = Frames(), []
+            while len(answers) < 2:
+                answers += [decode_answer(body) for body in frames.feed(port.recv(1 << 16))]
+        assert isinstance(answers[0], Welcome)
+        return answers[1]
+
+    with Wire(tmp_path, staged_bytes=1 << 20) as wire:
+        wire.open("a")
+        wire.open("b")
+        wire.open("c", tenant="another")
+        assert isinstance(put("a", 1), Stored) and isinstance(put("b", 2), Denied) and isinstance(put("c", 2), Stored)
