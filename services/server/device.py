@@ -112,8 +112,8 @@ class Device:
         self._send_done = send_done
         self._tracing = tracing
         self._executor = ExecutorProcess(settings, self._on_report, self._on_lost)
-        self._warm: LruDict[tuple[bytes, bytes], None] = LruDict(_WARM_MAX)
-        """(program, dims) pairs that the executor has ready: their batches need not be prepared first."""
+        self._warm: LruDict[tuple[str, bytes, bytes], None] = LruDict(_WARM_MAX)
+        """(code domain, program, dims) that the executor has ready: their batches need not be prepared first."""
         self._page: StopPage | None = None
         self._serial = 0
         self._alarm = Alarm(self._rang)
@@ -282,7 +282,7 @@ class Device:
         if session.swapped_bytes and not session.expected:
             session.expected = True
             self._executor.send(Expect(batch.session))
-        if refused is not None or not batch.program or (batch.program, batch.dims) in self._warm:
+        if refused is not None or not batch.program or (session.record.code_domain, batch.program, batch.dims) in self._warm:
             self._arrived(pending)
         else:
             self._executor.send(Prepare(batch.session, batch.seq, pending.hand_over()))
@@ -372,9 +372,9 @@ class Device:
             case Prepared(name, seq, ready):
                 session = self.sessions.get(name)
                 pending = None if session is None else session.pending.get(seq)
-                if pending is not None and not pending.prepared:
+                if session is not None and pending is not None and not pending.prepared:
                     if ready:
-                        self._warm[pending.batch.program, pending.batch.dims] = None
+                        self._warm[session.record.code_domain, pending.batch.program, pending.batch.dims] = None
                     self._arrived(pending)
             case Recalled(name, dones):
                 session = self.sessions.get(name)

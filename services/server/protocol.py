@@ -15,8 +15,8 @@ from bus_schemas.terms import TaskTerms
 __all__ = [
     "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
     "Forget", "Execute", "Expect", "ChangePriority", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached",
-    "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled", "Report", "decode_command",
-    "decode_report",
+    "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled", "Report", "code_domain",
+    "decode_command", "decode_report",
 ]  # fmt: skip
 
 STOP_WORDS: Final = 8
@@ -54,6 +54,11 @@ class OpenSpace(msgspec.Struct, array_like=True, frozen=True, tag="open"):
     domain: str = ""
     #: How long a batch may wait for memory before it is refused, 0: not at all.
     wait_ms: int = 0
+
+
+def code_domain(domain: str, tenant: str) -> str:
+    """The sessions that may name the same programs, dims and kernels by digest: of the trust domain of a session, else of its tenant."""
+    return domain or f"tenant {tenant}"
 
 
 class CloseSpace(msgspec.Struct, array_like=True, frozen=True, tag="close"):

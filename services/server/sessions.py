@@ -16,7 +16,7 @@ from bus_schemas.subjects import LOCAL
 from bus_schemas.terms import TaskTerms
 from scheduler.dispatch import SessionOpened
 from services.kit.trace import Tracing
-from services.server.protocol import Executed, OpenSpace
+from services.server.protocol import Executed, OpenSpace, code_domain
 
 __all__ = [
     "CANCELLED", "Pending", "Session", "SessionRecord", "decode_record", "encode_record", "open_space", "opened_stimulus", "record_spans",
@@ -46,6 +46,10 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     principal: str = LOCAL
     #: W3C, of its trace; empty: none.
     traceparent: str = ""
+
+    @property
+    def code_domain(self) -> str:
+        return code_domain(self.domain, self.terms.tenant)
 
     @property
     def about(self) -> dict[str, str]:

@@ -49,7 +49,7 @@ class MemoryDevice:
     def open(
         self, session: str, quota_bytes: int = 0, priority: int = 3, *, swap: bool = True, wait_ms: int = 60_000, domain: str = ""
     ) -> Tenant:
-        tenant = self.tenants[session] = Tenant(session, self.engine.open_space(), b"")
+        tenant = self.tenants[session] = Tenant(session, self.engine.open_space(), b"", domain or session)
         self._staging.open(session, "token", 1 << 30)
         self.memory.open(tenant, quota_bytes, priority, swap, wait_ms, domain)
         return tenant

@@ -68,11 +68,15 @@ from services.server.protocol import (
     Shutdown,
     SpaceClosed,
     SpaceOpened,
+    code_domain,
     decode_command,
 )
 from services.server.stop_page import StopPage
 
 __all__ = ["Executor"]
+
+Guess = tuple[Batch, str]
+"""What will likely follow, and in which code domain."""
 
 _RECEIVE_BYTES: Final = 1 << 20
 _RECALLED_BYTES_MAX: Final = 4 << 20
@@ -112,7 +116,7 @@ class Executor:
         self._begin_ns = 0
         self._server: socket.socket | None = None
         self._send_lock = threading.Lock()
-        self._to_prepare: queue.PriorityQueue[tuple[int, int, Brought | Batch]] = queue.PriorityQueue()
+        self._to_prepare: queue.PriorityQueue[tuple[int, int, Brought | Guess]] = queue.PriorityQueue()
         self._asked = itertools.count()
         self._over = False
         self._log = get_logger()
@@ -262,7 +266,9 @@ class Executor:
     def _open(self, command: OpenSpace) -> None:
         if command.session not in self._tenants:
             space = self._engine.open_space()
-            tenant = self._tenants[command.session] = Tenant(command.session, space, command.record)
+            tenant = self._tenants[command.session] = Tenant(
+                command.session, space, command.record, code_domain(command.domain, command.terms.tenant)
+            )
             terms = command.terms
             tenant.about = {"session": command.session, "task": terms.task, "tenant": terms.tenant}
             self._memory.open(tenant, terms.vram_bytes, terms.priority, terms.swap, command.wait_ms, command.domain)
@@ -310,9 +316,9 @@ class Executor:
             self._staging.drop_blob(command.session, blob)
         self._finish(command, tenant, FAULTED if outcome.faulted else RAN, begin_ns, outcome.launch, outcome.done)
         if outcome.launch is not None and batch is not None:
-            guess = self._programs.next(batch)
+            guess = self._programs.next(batch, tenant.whose)
             if guess is not None:
-                self._prepare_soon(guess, PRIORITIES)
+                self._prepare_soon((guess, tenant.whose), PRIORITIES)
 
     def _run(self, tenant: Tenant, command: Execute) -> tuple[Batch | None, Outcome]:
         """Begin the batch, or go on with it where it stopped. Raises Needs and Awaits."""
@@ -369,7 +375,7 @@ class Executor:
 
     # -- preparing -----------------------------------------------------------------------------------------------------------------
 
-    def _prepare_soon(self, what: Brought | Batch, priority: int) -> None:
+    def _prepare_soon(self, what: Brought | Guess, priority: int) -> None:
         """Those of the highest priority first, in the order asked; a guess gives way to all."""
         self._to_prepare.put((priority, next(self._asked), what))
 
@@ -380,23 +386,23 @@ class Executor:
                 self._report(Prepared(what.session, what.seq, self._prepare(what)))
             elif self._to_prepare.empty():  # a guess gives way to what was asked for
                 with contextlib.suppress(Refused):
-                    self._compile(what)
+                    self._compile(*what)
 
     def _prepare(self, brought: Brought) -> bool:
         """Compile ahead. A refusal is kept for the batch's place in the order; whatever else fails here fails again there."""
         try:
-            return self._compile(brought.batch())
+            return self._compile(brought.batch(), brought.whose)
         except Refused as refusal:
             brought.refusal = refusal.fault
             return False
         except msgspec.DecodeError:
             return False
 
-    def _compile(self, batch: Batch) -> bool:
+    def _compile(self, batch: Batch, whose: str) -> bool:
         """Make what runs the batch's program ready; False when a body is missing, or the compiler failed. Raises Refused."""
         try:
             if batch.program:
-                self._programs.ready(batch)
+                self._programs.ready(batch, whose)
         except Refused:
             raise
         except Exception:  # a compiler failure is reported by the launching thread, with its trace

@@ -1,5 +1,8 @@
 """Programs and dims by digest, and what verifying and compiling them gave; a guess of the dims that come next; what a batch makes of its
-program. Shared by all sessions: equal digests are equal bytes.
+program. What was made is shared by all sessions: equal digests are equal bytes.
+
+Whether something is *known* is not shared: a batch may name a body only if a session of the same code domain (``whose``) sent it. Else
+every tenant could ask which programs, and which sizes, others run. How long compiling takes is not hidden.
 
 Used by two threads: the one that prepares and the one that launches. Verification and compilation run outside the lock, each pair once.
 """
@@ -41,16 +44,17 @@ class Foresight:
     """Remembers, for the programs executed last, their dims and how these changed."""
 
     def __init__(self) -> None:
-        self._seen: LruDict[bytes, tuple[bytes, _Numbers, _Numbers | None]] = LruDict(_PROGRAMS_MAX)
+        self._seen: LruDict[tuple[str, bytes], tuple[bytes, _Numbers, _Numbers | None]] = LruDict(_PROGRAMS_MAX)
 
-    def next(self, program: bytes, name: bytes, dims: bytes) -> bytes | None:
-        """``program`` ran with ``dims`` (digest ``name``): the dims that go on as the last two steps did, None when those differ."""
-        last = self._seen.get(program)
+    def next(self, whose: str, program: bytes, name: bytes, dims: bytes) -> bytes | None:
+        """``program`` ran with ``dims`` (digest ``name``) for ``whose``: the dims that go on as its last two steps did, None when those
+        differ."""
+        last = self._seen.get((whose, program))
         if last is not None and last[0] == name:
             return None
         now = np.frombuffer(dims, "<i8")
         step = now - last[1] if last is not None and last[1].size == now.size else None
-        self._seen[program] = name, now, step
+        self._seen[whose, program] = name, now, step
         if last is None or step is None or last[2] is None or not np.array_equal(step, last[2]):
             return None
         return (now + step).tobytes()
@@ -60,6 +64,9 @@ _PROGRAM_BYTES: Final = 512 << 20
 _DIMS_BYTES: Final = 512 << 20
 _READY_BYTES: Final = 1 << 30
 _KERNEL_BYTES: Final = 64 << 20
+_DOMAINS_MAX: Final = 256
+_KNOWN_MAX: Final = 8192
+"""Names that a code domain knows. One that was forgotten is asked for again."""
 _BYTES_AN_INSTRUCTION: Final = 4096
 """A generous guess of what a verified and planned instruction takes, for the cache's bounds only."""
 _PLACES_MAX: Final = 20
@@ -119,12 +126,16 @@ class Programs:
         self._ready: _Cache[tuple[bytes, bytes], Ready] = _Cache(_READY_BYTES)
         self._verified: _Cache[bytes, Verified] = _Cache(_READY_BYTES)
         self._kernels: _Cache[bytes, VerifiedKernel] = _Cache(_KERNEL_BYTES)
+        self._known: LruDict[str, LruDict[bytes, None]] = LruDict(_DOMAINS_MAX)
+        """By code domain: the digests whose bodies its sessions sent, and the pairs (program, dims) of which they sent everything."""
         self._preparing: dict[tuple[bytes, bytes], threading.Event] = {}
         self._foresight = Foresight()
 
-    def ready(self, batch: Batch) -> Ready:
-        """What runs ``batch``'s program. Raises Refused when it breaks a rule, Needs when a body is neither here nor in the batch."""
+    def ready(self, batch: Batch, whose: str) -> Ready:
+        """What runs ``batch``'s program. Raises Refused when it breaks a rule, Needs when a body is neither in the batch nor known to the
+        code domain ``whose``."""
         pair = (batch.program, batch.dims)
+        bodies = None if self._knows(whose, batch.program + batch.dims) else self._bodies(batch, whose)
         while True:
             with self._lock:
                 found = self._ready.get(pair)
@@ -136,7 +147,7 @@ class Programs:
                     break
             busy.wait()  # the other thread prepares the same pair
         try:
-            program, dims, kernels = self._bodies(batch)
+            program, dims, kernels = bodies or self._bodies(batch, whose)
             # Other dims of the same program: only what changed is checked and planned again.
             verified = _verify(program, dims, self._locked(self._verified, batch.program), kernels)
             made = _ready(self._prepare(verified), program, verified)
@@ -149,7 +160,7 @@ class Programs:
             with self._lock:
                 self._preparing.pop(pair).set()
 
-    def next(self, batch: Batch) -> Batch | None:
+    def next(self, batch: Batch, whose: str) -> Batch | None:
         """``batch`` was executed (launching thread): what ``ready`` may take ahead of the batch that will likely follow, None when there
         is nothing to guess or it is ready already."""
         with self._lock:
@@ -157,7 +168,7 @@ class Programs:
         if done is None or dims is None or not done.fresh:
             return None  # dims that come back are ready, and so is what followed them
         done.fresh = False
-        body = self._foresight.next(batch.program, batch.dims, dims)
+        body = self._foresight.next(whose, batch.program, batch.dims, dims)
         if body is None:
             return None
         name = blake3(body).digest()
@@ -166,9 +177,9 @@ class Programs:
                 return None
         return msgspec.structs.replace(_GUESS, program=batch.program, dims=name, dims_body=body)
 
-    def outline(self, batch: Batch) -> Program | None:
-        """The program that ``batch`` names, whether or not it may run; None when it is not here and cannot be read."""
-        known = self._locked(self._programs, batch.program)
+    def outline(self, batch: Batch, whose: str) -> Program | None:
+        """The program that ``batch`` names, whether or not it may run; None when it is not known and cannot be read."""
+        known = self._if_known(self._programs, batch.program, whose)
         if known is not None or not batch.program_body:
             return known
         try:
@@ -182,36 +193,58 @@ class Programs:
         except KernelRefused as error:
             raise Refused(Fault(faults.KERNEL_REFUSED, str(error), fatal=False)) from None
 
-    def _bodies(self, batch: Batch) -> tuple[Program, bytes, dict[bytes, VerifiedKernel]]:
+    def _bodies(self, batch: Batch, whose: str) -> tuple[Program, bytes, dict[bytes, VerifiedKernel]]:
         """Program, dims and kernels of the batch, learnt from it or known; remembers them."""
-        program = self._learn_program(batch) if batch.program_body else self._locked(self._programs, batch.program)
-        dims = self._learn_dims(batch)
-        learnt = self._learn_kernels(batch)
-        kernels = {name: learnt.get(name) or self._locked(self._kernels, name) for name in (program.kernels if program is not None else ())}
+        program = self._learn_program(batch, whose) if batch.program_body else self._if_known(self._programs, batch.program, whose)
+        dims = self._learn_dims(batch, whose)
+        learnt = self._learn_kernels(batch, whose)
+        named = program.kernels if program is not None else ()
+        kernels = {name: learnt.get(name) or self._if_known(self._kernels, name, whose) for name in named}
         bodies = ((batch.program, program), (batch.dims, dims), *kernels.items())
         missing = tuple(name for name, body in bodies if body is None)
         if program is None or dims is None or missing:
             raise Needs(missing)
+        self._learnt(whose, batch.program + batch.dims)
         return program, dims, {name: kernel for name, kernel in kernels.items() if kernel is not None}
 
     def _locked(self, cache: _Cache[bytes, V], key: bytes) -> V | None:
         with self._lock:
             return cache.get(key)
 
-    def _learn_program(self, batch: Batch) -> Program:
-        known = self._locked(self._programs, batch.program)
+    def _knows(self, whose: str, name: bytes) -> bool:
+        with self._lock:
+            known = self._known.get(whose)
+            return known is not None and name in known
+
+    def _learnt(self, whose: str, name: bytes) -> None:
+        """A session of ``whose`` sent this body."""
+        with self._lock:
+            known = self._known.get(whose)
+            if known is None:
+                known = LruDict(_KNOWN_MAX)
+            known[name] = None
+            self._known[whose] = known
+
+    def _if_known(self, cache: _Cache[bytes, V], name: bytes, whose: str) -> V | None:
+        return self._locked(cache, name) if self._knows(whose, name) else None
+
+    def _learn_program(self, batch: Batch, whose: str) -> Program:
+        known = self._if_known(self._programs, batch.program, whose)
         if known is not None:
             return known
-        _check_digest("program", batch.program, batch.program_body)
-        try:
-            program = decode_program(batch.program_body)
-        except DecodeError as error:
-            raise _refused(faults.UNVERIFIABLE, f"the program cannot be read: {error}") from None
-        with self._lock:
-            self._programs.put(batch.program, program, len(batch.program_body) * 8)
+        _check_digest("program", batch.program, batch.program_body)  # also when others sent it: only who has the body may name it
+        program = self._locked(self._programs, batch.program)
+        if program is None:
+            try:
+                program = decode_program(batch.program_body)
+            except DecodeError as error:
+                raise _refused(faults.UNVERIFIABLE, f"the program cannot be read: {error}") from None
+            with self._lock:
+                self._programs.put(batch.program, program, len(batch.program_body) * 8)
+        self._learnt(whose, batch.program)
         return program
 
-    def _learn_kernels(self, batch: Batch) -> dict[bytes, VerifiedKernel]:
+    def _learn_kernels(self, batch: Batch, whose: str) -> dict[bytes, VerifiedKernel]:
         """Those whose bodies ride along, verified. One that breaks a rule refuses the batch."""
         learnt = {}
         for body in batch.kernels:
@@ -220,22 +253,24 @@ class Programs:
             learnt[name] = kernel
             with self._lock:
                 self._kernels.put(name, kernel, len(body) * 8)
+            self._learnt(whose, name)
         return learnt
 
-    def _learn_dims(self, batch: Batch) -> bytes | None:
+    def _learn_dims(self, batch: Batch, whose: str) -> bytes | None:
         dims = batch.dims_body
         if batch.dims_delta is not None:
-            base = self._locked(self._dims, batch.dims_delta[0])
+            base = self._if_known(self._dims, batch.dims_delta[0], whose)
             if base is None:
-                return self._locked(self._dims, batch.dims)
+                return self._if_known(self._dims, batch.dims, whose)
             dims = _patched(base, batch.dims_delta[1], batch.dims_delta[2])
         if not dims:
-            known = self._locked(self._dims, batch.dims)
+            known = self._if_known(self._dims, batch.dims, whose)
             if known is not None or batch.dims != blake3(b"").digest():
                 return known
         _check_digest("dims", batch.dims, dims)
         with self._lock:
             self._dims.put(batch.dims, dims, len(dims))
+        self._learnt(whose, batch.dims)
         return dims
 
 

@@ -162,7 +162,7 @@ class Runner:
         brought = tenant.brought.get(batch.seq)
         if brought is not None and brought.refusal is not None:
             raise Refused(brought.refusal)
-        return self._programs.ready(batch)
+        return self._programs.ready(batch, tenant.whose)
 
     def _check_answers(self, tenant: Tenant, batch: Batch) -> None:
         """What the reads ask for is held in the node's memory until it is fetched: that is bounded like the session's own."""
@@ -264,7 +264,7 @@ class Runner:
         if plan is not None:
             made, written = {*plan.made, *plan.created}, plan.written
         else:
-            made, written = claimed(batch, self._programs.outline(batch) if batch.program else None, tenant.sizes)
+            made, written = claimed(batch, self._programs.outline(batch, tenant.whose) if batch.program else None, tenant.sizes)
         held = made & tenant.sizes.keys()  # named as new by mistake
         try:
             frees = tenant.poisoned.refused(batch, made - held, written | held, fault)

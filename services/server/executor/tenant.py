@@ -103,6 +103,8 @@ class Brought:
     seq: int
     #: Its encoding, until it is decoded.
     data: bytes
+    #: The session's code domain.
+    whose: str
     #: Decoded.
     known: Batch | None = None
     #: Why it was refused when it was prepared.
@@ -125,6 +127,8 @@ class Tenant:
     space: Space
     #: The server's notes about it, given back when a server attaches.
     record: bytes
+    #: Its code domain: the sessions whose programs, dims and kernels it may name.
+    whose: str
     #: The last batch executed or refused.
     seq_done: int = 0
     #: Launch digest after it.
@@ -158,7 +162,7 @@ class Tenant:
 
     def bring(self, seq: int, data: bytes) -> Brought:
         """The server sent this batch (encoded)."""
-        brought = self.brought[seq] = Brought(self.session, seq, data)
+        brought = self.brought[seq] = Brought(self.session, seq, data, self.whose)
         return brought
 
     def finish(self, seq: int, chain: bytes, done: bytes, blobs: tuple[str, ...]) -> tuple[str, ...]:

@@ -43,40 +43,40 @@ def engine(tmp_path: Path) -> Iterator[HostEngine]:
 
 def test_two_equal_steps_are_continued() -> None:
     foresight = Foresight()
-    assert foresight.next(b"p", b"1", _dims(8, 64)) is None
-    assert foresight.next(b"p", b"2", _dims(9, 64)) is None
-    assert foresight.next(b"q", b"2", _dims(1)) is None
-    assert foresight.next(b"p", b"3", _dims(10, 64)) == _dims(11, 64)
-    assert foresight.next(b"p", b"3", _dims(10, 64)) is None, "the same again is no step"
-    assert foresight.next(b"p", b"1", _dims(8, 64)) is None
-    assert foresight.next(b"p", b"4", _dims(9, 64)) is None
-    assert foresight.next(b"p", b"5", _dims(10, 64)) == _dims(11, 64)
+    assert foresight.next("t", b"p", b"1", _dims(8, 64)) is None
+    assert foresight.next("t", b"p", b"2", _dims(9, 64)) is None
+    assert foresight.next("t", b"q", b"2", _dims(1)) is None
+    assert foresight.next("t", b"p", b"3", _dims(10, 64)) == _dims(11, 64)
+    assert foresight.next("t", b"p", b"3", _dims(10, 64)) is None, "the same again is no step"
+    assert foresight.next("t", b"p", b"1", _dims(8, 64)) is None
+    assert foresight.next("t", b"p", b"4", _dims(9, 64)) is None
+    assert foresight.next("t", b"p", b"5", _dims(10, 64)) == _dims(11, 64)
 
 
 def test_what_was_foreseen_is_ready(engine: HostEngine) -> None:
     programs = Programs(engine)
     planner = engine.planner(_batch(1).program)
     for length in (4, 5):
-        programs.ready(_batch(length))
-        assert programs.next(_batch(length)) is None
+        programs.ready(_batch(length), "t")
+        assert programs.next(_batch(length), "t") is None
     for length in (6, 7, 8):
-        programs.ready(_batch(length))
-        guess = programs.next(_batch(length))
+        programs.ready(_batch(length), "t")
+        guess = programs.next(_batch(length), "t")
         assert guess is not None and (guess.program, guess.dims) == (_batch(length + 1).program, _batch(length + 1).dims)
-        made = programs.ready(guess)
+        made = programs.ready(guess, "t")
         before = planner.full + planner.patched
-        assert programs.ready(_batch(length + 1)) is made
+        assert programs.ready(_batch(length + 1), "t") is made
         assert planner.full + planner.patched == before
-    assert programs.next(_batch(8)) is None, "dims that come back are ready, and so are those after them"
+    assert programs.next(_batch(8), "t") is None, "dims that come back are ready, and so are those after them"
 
 
 def test_a_wrong_guess_is_refused_and_forgotten(engine: HostEngine) -> None:
     programs = Programs(engine)
     guess = None
     for length in (2, 1, 0):
-        programs.ready(_batch(length))
-        guess = programs.next(_batch(length))
+        programs.ready(_batch(length), "t")
+        guess = programs.next(_batch(length), "t")
     assert guess is not None
     with pytest.raises(Refused):
-        programs.ready(guess)
-    assert programs.ready(_batch(3)).buffers == ((12, False), (12, True))
+        programs.ready(guess, "t")
+    assert programs.ready(_batch(3), "t").buffers == ((12, False), (12, True))

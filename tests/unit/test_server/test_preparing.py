@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bus_schemas import faults
@@ -120,3 +121,36 @@ def test_a_batch_is_decoded_once(executor: Executor, monkeypatch: pytest.MonkeyP
     assert executed(executor, 1, batch).status == RAN
     assert decoded == [batch]
     assert executor._tenants["s"].brought == {}
+
+
+def test_what_a_tenant_may_name_does_not_depend_on_what_others_sent(tmp_path: Path) -> None:
+    """A digest without its body is answered alike, whether or not another tenant runs the program. Compiled code is shared all the same."""
+    program = increment(77_777)
+    whole = program.flush([1], allocs=[(1, 8 * 77_777)])
+    named = replace(whole, program_body=b"", dims=b"")
+    both = (whole.program, whole.dims_digest)
+    with Wire(tmp_path) as wire:
+        for session, tenant, domain in (
+            ("beta", "beta", ""), ("beta2", "beta", ""), ("evil", "evil", ""), ("x", "x", "group g"), ("y", "y", "group g"), ("z", "x", ""),
+        ):  # fmt: skip
+            wire.send(OpenSpace(session, "token", b"", msgspec.structs.replace(TERMS, tenant=tenant), domain))
+        assert wire.done(wire.execute(1, named, session="evil")).needs == both, "the node lacks it"
+        assert wire.execute(1, whole, session="beta").status == RAN
+        assert wire.execute(1, named, session="beta2").status == RAN, "of the same tenant"
+        assert wire.done(wire.execute(1, named, session="evil")).needs == both
+        assert wire.done(wire.execute(1, replace(named, program_body=whole.program_body), session="evil")).needs == (whole.dims_digest,)
+        assert wire.done(wire.execute(1, named, session="evil")).needs == (whole.dims_digest,), "it has sent the program since"
+        assert wire.execute(1, whole, session="x").status == RAN
+        assert wire.execute(1, named, session="y").status == RAN, "of the same trust domain"
+        assert wire.done(wire.execute(1, named, session="z")).needs == both, "its tenant, but it did not join the domain"
+        forged = wire.execute(1, replace(whole, dims=bytes(8)), session="z")
+        assert "does not match its digest" in str(wire.done(forged).fault), "others have the right ones"
+
+
+def test_a_refused_batch_does_not_show_what_others_sent(executor: Executor) -> None:
+    """What it would have written is known from the program, if its tenant has sent it; else from its own words alone."""
+    whole = increment(16).flush([1], allocs=[(1, 128)])
+    assert executed(executor, 1, batch_of("s", 1, whole)).status == RAN
+    batch = decode_batch(batch_of("s", 2, replace(whole, program_body=b"")))
+    programs = executor._programs
+    assert programs.outline(batch, "tenant acme") is not None and programs.outline(batch, "tenant evil") is None
