@@ -31,6 +31,7 @@ from bus_schemas.events import (
     TaskSubmitted,
     UsageRecorded,
 )
+from bus_schemas.texts import title_of
 
 __all__ = ["UNDATED", "Evidence"]
 
@@ -161,7 +162,7 @@ class Evidence(msgspec.Struct, array_like=True):
             return ""  # announced again
         why = self._doubt(event) if event.node in self.nodes else ""
         if not why:
-            sessions[event.session] = _Session(event.tenant, event.task, event.gpu, event.title)
+            sessions[event.session] = _Session(event.tenant, event.task, event.gpu, title_of(event.title))
             if event.node in self.nodes:
                 self._lent(event.node, event.gpu).opened(event.at_ns, stored_ns)
         return why

@@ -10,6 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
+from bus_schemas.texts import printable
+
 __all__ = [
     "WoolyError",
     "ConfigError",
@@ -234,6 +236,7 @@ def from_fault(name: str, message: str, places: Sequence[str] = (), where: str =
 
     ``where``: what it is about in the user's script (``link.Origin.text``); empty: not known.
     """
+    name, message, places = printable(name), printable(message), tuple(map(printable, places))
     known = _BY_FAULT.get(name)
     if known is None:
         return RefusedError(f"{name}: {message}", name=name, places=places, where=where)

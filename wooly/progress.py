@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from bus_schemas.session import SessionClosed, SessionOpened
+from bus_schemas.texts import printable
 from wooly.errors import ConfigError
 from wooly.link import Flush, Link, ReadBytes, Ticket
 from wooly.rest import Credentials, open_url
@@ -67,7 +68,7 @@ class WaitingLine:
 
     def show(self, waiting: Waiting | None, seconds: float) -> None:
         """The state of the wait after ``seconds``; ``waiting``: the controller's answer, None: it gives none."""
-        text = waiting_text(waiting)
+        text = printable(waiting_text(waiting))
         if self._live:
             line = f"wooly: waiting for a place for {seconds:.0f} s: {text}"
             _write("\r\x1b[K" + line[: shutil.get_terminal_size().columns - 1])
@@ -156,7 +157,7 @@ def _write(text: str) -> None:
 
 def opened(info: SessionOpened, tenant: str) -> float:
     """Say where the script runs; returns the time for ``closed``."""
-    _say(opened_text(info, tenant))
+    _say(printable(opened_text(info, tenant)))
     return time.monotonic()
 
 

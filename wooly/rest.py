@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from bus_schemas.texts import printable
 from wooly.config import Config
 from wooly.errors import ApiError, ConfigError, NoServerError
 from wooly.shared.tls import client_context, is_loopback
@@ -118,7 +119,7 @@ def _problem(error: urllib.error.HTTPError) -> dict[str, Any]:
 
 
 def _sentence(problem: Mapping[str, Any], error: urllib.error.HTTPError) -> str:
-    return str(problem.get("detail") or problem.get("title") or f"HTTP {error.code} {error.reason}")
+    return printable(str(problem.get("detail") or problem.get("title") or f"HTTP {error.code} {error.reason}"))
 
 
 @functools.cache

@@ -31,6 +31,7 @@ from bus_schemas.events import (
     TaskStateChanged,
     TaskSubmitted,
 )
+from bus_schemas.texts import title_of
 from scheduler.errors import IllegalTransition
 from scheduler.placement import columns as col
 from scheduler.placement.columns import Hold
@@ -255,14 +256,14 @@ class ClusterView(ClusterState):
         """The session with the task that it counts for: only one of its tenant that was placed on its node, because nodes write these
         events."""
         task = self.tasks.get(event.task)
-        if task is not None and event.node in task.hosts and event.tenant == task.submitted.tenant:
-            return event
-        return msgspec.structs.replace(event, task="")
+        good = task is not None and event.node in task.hosts and event.tenant == task.submitted.tenant
+        return msgspec.structs.replace(event, task=event.task if good else "", title=title_of(event.title))
 
     def _session_closed(self, event: SessionClosedFact) -> None:
         session = self.sessions.get(event.session)
         if session is not None and session.fact.node == event.node:
-            self._session_over(session, event.failed, event.reason, event.at_ns, event.outcome)
+            outcome = event.outcome and msgspec.structs.replace(event.outcome, error=title_of(event.outcome.error))
+            self._session_over(session, event.failed, title_of(event.reason), event.at_ns, outcome)
 
     def _session_over(self, session: SessionView, failed: bool, reason: str, at_ns: int, outcome: Outcome | None = None) -> None:
         """A session is no more, and with its last one a task that has started is over."""
@@ -318,6 +319,8 @@ class ClusterView(ClusterState):
     def _submitted(self, event: TaskSubmitted) -> None:
         if event.task in self.tasks:
             return
+        if event.title != title_of(event.title):
+            event = msgspec.structs.replace(event, title=title_of(event.title))
         task = self.tasks[event.task] = TaskView(event, self.position, self.position, updated_ns=event.at_ns)
         task.priority, task.wait_from_ns = event.priority, event.at_ns
         task.shape = shape_of(event)

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from bus_schemas.events import TaskSubmitted
 from bus_schemas.runs import SCRIPT_BYTES_MAX, RunScript
+from bus_schemas.texts import TITLE_CHARS_MAX, TITLE_PATTERN
 from scheduler.placement.states import DEFAULT_VRAM_MB, GLOBAL_LIMITS, OVERCOMMIT_GLOBAL, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
 from scheduler.vram import PERCENT_MAX
 from services.controller.webhook import URL_CHARS_MAX
@@ -27,7 +28,7 @@ MIB = 1 << 20
 
 Token = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z", description="1 to 64 letters, digits, '-' or '_'")]
 Percent = Annotated[int, Meta(ge=0, le=PERCENT_MAX)]
-Title = Annotated[str, Meta(max_length=200)]
+Title = Annotated[str, Meta(max_length=TITLE_CHARS_MAX, pattern=TITLE_PATTERN)]
 Role = Literal["admin", "operator", "member", "viewer"]
 Scope = Literal["read", "submit", "operate", "admin", "bus"]
 Password = Annotated[str, Meta(max_length=PASSWORD_MAX)]
@@ -55,7 +56,10 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         Annotated[int, Meta(ge=1, le=1 << 30, description="VRAM on each of its GPUs, in MiB; left out: a default, which may grow")] | None
     ) = None
     id: Token | None = None
-    tenant: Annotated[str, Meta(min_length=1, max_length=200, description="its tenant; left out: the caller's own")] | None = None
+    tenant: (
+        Annotated[str, Meta(min_length=1, max_length=200, pattern=TITLE_PATTERN, description="its tenant; left out: the caller's own")]
+        | None
+    ) = None
     priority: Annotated[int, Meta(ge=0, le=4, description="0 is highest; left out: the middle of what the tier allows")] | None = None
     gpu_count: Annotated[int, Meta(ge=1, le=64, description="devices, all on one node")] = 1
     gpu_mode: Literal["Shared", "Exclusive"] = "Shared"

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import click
 
-from wooly.cli.group import CommandError
+from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json, send_json
 from wooly.cli.options import controller_flag, json_flag
 from wooly.cli.output import print_json, print_table
@@ -81,10 +81,10 @@ def create_key(
     if as_json:
         print_json(made)
         return
-    click.echo(made["key"])
+    echo(made["key"])
     whose = f"user {made['user']}" if made["user"] else f"node {made['node']}" if made["node"] else "no user or node"
     expires = f", good until {made['expires_at']}" if made["expires_at"] else ""
-    click.echo(f"key {made['id']} for {whose}: {made['role']}{expires}; it is not shown again", err=True)
+    echo(f"key {made['id']} for {whose}: {made['role']}{expires}; it is not shown again", err=True)
 
 
 @keys.command("revoke")
@@ -94,13 +94,13 @@ def revoke_key(controller: str, key: str) -> None:
     """Revoke a key, by its id or whole. It is refused from now on, and its connections end."""
     name = key.split("_")[1] if key.startswith("wk_") and key.count("_") == 2 else key
     revoked = send_json("DELETE", controller, f"{_PATH}/keys/{quote(name, safe='')}", what=_WHAT)
-    click.echo(f"key {revoked['id']} is revoked")
+    echo(f"key {revoked['id']} is revoked")
 
 
 @keys.command("generate")
 def generate_key() -> None:
     """Print a new key without a request: for WOOLY_BOOTSTRAP_KEY, the key of the first admin."""
-    click.echo(f"wk_{_base32(10)}_{_base32(32)}")
+    echo(f"wk_{_base32(10)}_{_base32(32)}")
 
 
 def _base32(count: int) -> str:
@@ -132,12 +132,12 @@ def list_tenants(controller: str, as_json: bool) -> None:
 def create_tenant(controller: str, name: str, title: str) -> None:
     """Make a tenant."""
     made = send_json("POST", controller, f"{_PATH}/tenants", {"id": name, "title": title}, what=_WHAT)
-    click.echo(f"tenant {made['id']} is there; `wooly users create --tenant {made['id']}` adds a user to it")
+    echo(f"tenant {made['id']} is there; `wooly users create --tenant {made['id']}` adds a user to it")
 
 
 def _tenant_state(controller: str, name: str, disabled: bool) -> None:
     changed = send_json("PATCH", controller, f"{_PATH}/tenants/{quote(name, safe='')}", {"disabled": disabled}, what=_WHAT)
-    click.echo(f"tenant {changed['id']} is {'disabled: its keys and users are refused' if disabled else 'enabled'}")
+    echo(f"tenant {changed['id']} is {'disabled: its keys and users are refused' if disabled else 'enabled'}")
 
 
 @tenants.command("disable")
@@ -192,7 +192,7 @@ def create_user(controller: str, name: str, role: str, tenant: str | None, title
     if tenant is not None:
         body["tenant"] = tenant
     made = send_json("POST", controller, f"{_PATH}/users", body, what=_WHAT)
-    click.echo(f"user {made['id']} is there: {made['role']} of {made['tenant'] or 'the whole cluster'}")
+    echo(f"user {made['id']} is there: {made['role']} of {made['tenant'] or 'the whole cluster'}")
 
 
 @users.command("set")
@@ -209,12 +209,12 @@ def set_user(controller: str, name: str, role: str | None, tenant: str | None, t
     if not body:
         raise CommandError("nothing to change: give --role, --tenant, --title or --password")
     changed = send_json("PATCH", controller, f"{_PATH}/users/{quote(name, safe='')}", body, what=_WHAT)
-    click.echo(f"user {changed['id']}: {changed['role']} of {changed['tenant'] or 'the whole cluster'}")
+    echo(f"user {changed['id']}: {changed['role']} of {changed['tenant'] or 'the whole cluster'}")
 
 
 def _user_state(controller: str, name: str, disabled: bool) -> None:
     changed = send_json("PATCH", controller, f"{_PATH}/users/{quote(name, safe='')}", {"disabled": disabled}, what=_WHAT)
-    click.echo(f"user {changed['id']} is {'disabled: their keys and sessions open nothing' if disabled else 'enabled'}")
+    echo(f"user {changed['id']} is {'disabled: their keys and sessions open nothing' if disabled else 'enabled'}")
 
 
 @users.command("disable")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from wooly.cli.group import echo
+
 __all__ = ["completion"]
 
 
@@ -18,8 +20,8 @@ def completion(shell: str) -> None:
     zsh:   eval "$(wooly completion zsh)"    in ~/.zshrc
     fish:  wooly completion fish > ~/.config/fish/completions/wooly.fish
     """
-    from wooly.cli.group import app  # the group imports this module by name
+    from wooly.cli.group import app  # the group imports this module by name, echo
 
     kind = get_completion_class(shell)
     assert kind is not None  # click has the three that the argument allows
-    click.echo(kind(app, {}, "wooly", "_WOOLY_COMPLETE").source())
+    echo(kind(app, {}, "wooly", "_WOOLY_COMPLETE").source())

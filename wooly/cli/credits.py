@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from wooly.cli.group import CommandError
+from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json, get_text, send_json
 from wooly.cli.options import billing_flag, json_flag
 from wooly.cli.output import print_json, print_table
@@ -63,7 +63,7 @@ def credits_(context: click.Context, by: str, from_: str, to: str, as_csv: bool,
         return
     query = {"by": by, **({"from": from_} if from_ else {}), **({"to": to} if to else {})}
     if as_csv:
-        click.echo(get_text(billing, _ROOT + "credits", query, accept="text/csv", what=_WHAT), nl=False)
+        echo(get_text(billing, _ROOT + "credits", query, accept="text/csv", what=_WHAT), nl=False)
         return
     report = get_json(billing, _ROOT + "credits", query, what=_WHAT)
     if as_json:
@@ -92,7 +92,7 @@ def grant(tenant: str, amount: str, name: str | None, note: str, billing: str, a
     if as_json:
         print_json(made)
     else:
-        click.echo(f"granted {made['credits']} credits to {made['tenant']} ({made['id']})")
+        echo(f"granted {made['credits']} credits to {made['tenant']} ({made['id']})")
 
 
 @credits_.command()
@@ -168,7 +168,7 @@ def tier(tenant: str | None, tier: str | None, from_: str, billing: str, as_json
         if as_json:
             print_json(changed)
         else:
-            click.echo(f"{tenant} is in tier {changed['next_tier']} from {from_ or 'now'} on")
+            echo(f"{tenant} is in tier {changed['next_tier']} from {from_ or 'now'} on")
         return
     found = get_json(billing, _ROOT + "tiers", what=_WHAT)
     if as_json:
@@ -193,7 +193,7 @@ def statement(tenant: str, month: str, form: str | None, billing: str, as_json: 
     """Show the monthly statement of TENANT."""
     path, query = _ROOT + f"statements/{_of(tenant)}", {"month": month} if month else {}
     if form is not None and not as_json:
-        click.echo(get_text(billing, path, {**query, "format": form}, accept=f"text/{form}", what=_WHAT), nl=False)
+        echo(get_text(billing, path, {**query, "format": form}, accept=f"text/{form}", what=_WHAT), nl=False)
         return
     found = get_json(billing, path, {**query, "format": "json"}, what=_WHAT)
     if as_json:
@@ -206,4 +206,4 @@ def statement(tenant: str, month: str, form: str | None, billing: str, as_json: 
     columns = ("task", "model", "node", "core credits", "VRAM credits")
     print_table(columns, lines, numbers=columns[3:], empty="nothing was used")
     names = ("opening", "granted", "core", "vram", "closing")
-    click.echo(f"{found['tenant']}, {found['month']}: " + ", ".join(f"{name} {_text(found[name + '_micro'])}" for name in names))
+    echo(f"{found['tenant']}, {found['month']}: " + ", ".join(f"{name} {_text(found[name + '_micro'])}" for name in names))

@@ -21,7 +21,7 @@ from typing import Final, Literal
 import click
 
 from wooly.cli.bus import discover
-from wooly.cli.group import CommandError
+from wooly.cli.group import CommandError, echo
 from wooly.cli.login import described
 from wooly.cli.options import json_flag
 from wooly.cli.output import print_json
@@ -227,9 +227,9 @@ def doctor(as_json: bool) -> None:
     for finding in findings():
         found.append(finding)
         if not as_json:
-            click.echo(f"{_MARK[finding.state]}  {finding.name}: {finding.text}")
+            echo(f"{_MARK[finding.state]}  {finding.name}: {finding.text}")
             if finding.fix:
-                click.echo(f"      fix: {finding.fix}")
+                echo(f"      fix: {finding.fix}")
     if as_json:
         print_json([dataclasses.asdict(finding) for finding in found])
     failed = [finding.name for finding in found if finding.state == "fail"]

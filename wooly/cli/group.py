@@ -10,14 +10,20 @@ from typing import Any, Final
 
 import click
 
+from bus_schemas.texts import printable
 from wooly import __version__
 from wooly.errors import WoolyError
 
-__all__ = ["COMMANDS", "EXIT_ERROR", "CommandError", "app", "main"]
+__all__ = ["COMMANDS", "EXIT_ERROR", "CommandError", "app", "echo", "main"]
 
 
 class CommandError(Exception):
     """The message is one line that says what to do."""
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print ``text``, which may hold words of other parties: every command prints by this or by ``output``."""
+    click.echo(printable(text), err=err, nl=nl)
 
 
 EXIT_ERROR: Final = 2
@@ -85,7 +91,7 @@ def app() -> None:
 
 
 def _fail(message: str) -> int:
-    click.echo(f"wooly: {message}", err=True)
+    echo(f"wooly: {message}", err=True)
     return EXIT_ERROR
 
 

@@ -17,7 +17,7 @@ import click
 
 from wooly import config as configuration
 from wooly import credentials
-from wooly.cli.group import CommandError
+from wooly.cli.group import CommandError, echo
 from wooly.cli.http import send_json
 from wooly.cli.options import controller_flag
 from wooly.rest import Credentials, detail_of, open_url
@@ -44,9 +44,9 @@ def login(controller: str, user: str | None, days: int) -> None:
     who = _who(controller, key)
     file = credentials.path()
     credentials.write(file, key, f"{who['name']} at {controller}")
-    click.echo(f"logged in as {described(who)}; the key is in {file}")
+    echo(f"logged in as {described(who)}; the key is in {file}")
     if os.environ.get("WOOLY_API_KEY", "").strip():
-        click.echo("wooly: WOOLY_API_KEY is set in this environment and goes before the stored key", err=True)
+        echo("wooly: WOOLY_API_KEY is set in this environment and goes before the stored key", err=True)
 
 
 @click.command()
@@ -57,13 +57,13 @@ def logout(controller: str, keep: bool) -> None:
     file = credentials.path()
     key = credentials.read(file)
     if not key:
-        click.echo("not logged in")
+        echo("not logged in")
         return
     said = "forgotten"
     if not keep:
         said = _revoke(controller, key)
     credentials.forget(file)
-    click.echo(f"logged out: the key is {said}")
+    echo(f"logged out: the key is {said}")
 
 
 def _revoke(controller: str, key: str) -> str:

@@ -37,7 +37,7 @@ from bus_schemas.model_cache import (
 from bus_schemas.session import NodeInfo
 from wooly import config as configuration
 from wooly.cli.bus import connect, discover, principal_of
-from wooly.cli.group import CommandError
+from wooly.cli.group import CommandError, echo
 from wooly.cli.options import json_flag, nats_flag
 from wooly.cli.output import bytes_text, print_json, print_table
 from wooly.errors import NoServerError, ProtocolError
@@ -311,7 +311,7 @@ def list_(nats_url: str | None, node: str | None, tenant: str | None, as_json: b
     rows.sort(key=lambda row: row[:2])  # a model's devices below one another
     columns = ("model", "dtype", "tensors", "size", "chunks", "missing", "gpu", "resident, sessions")
     print_table(columns, [row[2:] for row in rows], numbers=columns[2:7], empty="no models")
-    click.echo(f"{bytes_text(used)} of {bytes_text(bytes_max)} used on {info.name}, by all tenants")
+    echo(f"{bytes_text(used)} of {bytes_text(bytes_max)} used on {info.name}, by all tenants")
 
 
 @model_cache.command()
@@ -344,7 +344,7 @@ def add(
     if as_json:
         print_json({"node": info.name, "model": name, "tensors": len(kept.tensors), "nbytes": nbytes, "sent_bytes": sent})
         return
-    click.echo(f"{name}: {len(kept.tensors)} tensors, {bytes_text(nbytes)}, kept on {info.name}; {bytes_text(sent)} were sent")
+    echo(f"{name}: {len(kept.tensors)} tensors, {bytes_text(nbytes)}, kept on {info.name}; {bytes_text(sent)} were sent")
 
 
 @model_cache.command()
@@ -358,7 +358,7 @@ def delete(nats_url: str | None, node: str | None, tenant: str | None, name: str
     info = find_node(config.nats_urls, node)
     with _closing(ModelNode(config.nats_urls, info, config.tenant)) as models:
         freed = models.delete(name)
-    click.echo(f"{name}: deleted on {info.name}, {bytes_text(freed)} are free")
+    echo(f"{name}: deleted on {info.name}, {bytes_text(freed)} are free")
 
 
 def _config(nats_url: str | None, tenant: str | None) -> configuration.Config:

@@ -7,9 +7,12 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from bus_schemas.texts import printable
+from wooly.cli.group import echo
 
 __all__ = ["bytes_text", "columns_within", "print_json", "print_table"]
 
@@ -19,7 +22,7 @@ _TIME: Final = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")
 
 
 def print_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, default=str))
+    echo(json.dumps(value, indent=2, default=str))
 
 
 def print_table(
@@ -28,10 +31,10 @@ def print_table(
     """A table on standard output; ``numbers`` are right-aligned columns; ``optional`` are those that a narrow terminal does without,
     first to last; ``empty`` is printed when there are no rows."""
     if not rows:
-        click.echo(empty)
+        echo(empty)
         return
     console = Console()
-    cells = [["" if value is None else str(value) for value in row] for row in rows]
+    cells = [["" if value is None else printable(str(value)) for value in row] for row in rows]
     shown: Sequence[str] = columns
     if console.is_terminal:  # else programs read it: they need whole lines and whole ids
         cells = [[_brief(cell) for cell in row] for row in cells]
@@ -40,7 +43,7 @@ def print_table(
     for column in shown:
         table.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
     for row in cells:
-        table.add_row(*(cell for column, cell in zip(columns, row, strict=True) if column in shown))
+        table.add_row(*(Text(cell) for column, cell in zip(columns, row, strict=True) if column in shown))
     Console(width=max(console.width, 200) if not console.is_terminal else None, soft_wrap=not console.is_terminal).print(table)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import click
 
 from wooly import config as configuration
-from wooly.cli.group import CommandError
+from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json
 from wooly.cli.options import json_flag, nats_flag
 from wooly.cli.output import bytes_text, print_json, print_table
@@ -105,11 +105,11 @@ def _show_check(document: dict[str, Any]) -> None:
     for line in lines:
         for what in ("difference", "gap"):
             if line[what]:
-                click.echo(f"{line['name']} gpu {line['gpu']} {line['lane']} segment {line['segment']}: {line[what]}")
+                echo(f"{line['name']} gpu {line['gpu']} {line['lane']} segment {line['segment']}: {line[what]}")
     decisions, different = sum(line["decisions"] for line in lines), sum(not line["equal"] for line in lines)
     gaps = sum(bool(line["gap"]) for line in lines)
     what = f"{different} of {len(lines)} segments differ" if different else f"{len(lines)} segments, {decisions} decisions, no difference"
-    click.echo(what + (f"; {gaps} with records missing" if gaps else ""))
+    echo(what + (f"; {gaps} with records missing" if gaps else ""))
 
 
 def _check_row(line: dict[str, Any]) -> tuple[Any, ...]:
@@ -125,17 +125,15 @@ def _check_row(line: dict[str, Any]) -> tuple[Any, ...]:
 def _show_whatif(document: dict[str, Any]) -> None:
     columns = ("task", "prio", "batches", "P50", "P99", "wait P99", "per s", "P50 then", "P99 then", "wait P99 then", "per s then", "model")
     for device in document["devices"]:
-        click.echo(
-            f"{device['name']} gpu {device['gpu']}: recorded under {device['recorded_policy']}, predicted under {document['policy']}"
-        )
+        echo(f"{device['name']} gpu {device['gpu']}: recorded under {device['recorded_policy']}, predicted under {document['policy']}")
         print_table(columns, [_whatif_row(line) for line in device["sessions"]], numbers=columns[1:], empty="nothing ran")
         recorded, predicted = device["recorded"], device["predicted"]
         for what in ("utilization", "starvation"):
             key = f"{what}_percent"
-            click.echo(f"{what} {recorded[key]} % recorded, {predicted[key]} % predicted")
+            echo(f"{what} {recorded[key]} % recorded, {predicted[key]} % predicted")
         if device["awaited_memory"]:
-            click.echo(f"{device['awaited_memory']} batches waited for memory; the prediction has them without that wait")
-    click.echo("model: P99 of the model under the recorded policy, against the recorded P99")
+            echo(f"{device['awaited_memory']} batches waited for memory; the prediction has them without that wait")
+    echo("model: P99 of the model under the recorded policy, against the recorded P99")
 
 
 def _whatif_row(line: dict[str, Any]) -> tuple[Any, ...]:
@@ -212,7 +210,7 @@ def _answer(config: configuration.Config, task: str, top: int, arguments: list[s
 def show(document: dict[str, Any]) -> None:
     """The document in sentences and tables."""
     for sentence in _sentences(document):
-        click.echo(sentence)
+        echo(sentence)
     rows: list[tuple[Any, ...]]
     columns: tuple[str, ...] = ("rule", "waited", "times", "it waited because")
     rows = [(line["rule"], duration(line["ns"]), line["times"], line["meaning"]) for line in document["by_rule"]]
@@ -230,7 +228,7 @@ def show(document: dict[str, Any]) -> None:
 
 def _table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]], numbers: tuple[str, ...]) -> None:
     if rows:
-        click.echo(title)
+        echo(title)
         print_table(columns, rows, numbers=numbers, empty="")
 
 

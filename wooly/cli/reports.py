@@ -10,7 +10,7 @@ from msgspec import UNSET
 from wooly import config as configuration
 from wooly.api import Client
 from wooly.api.answers import Group
-from wooly.cli.group import CommandError
+from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json
 from wooly.cli.options import controller_flag, json_flag
 from wooly.cli.output import bytes_text, print_json, print_table
@@ -40,7 +40,7 @@ def cancel_task(task: tuple[str, ...], controller: str) -> None:
     """End tasks, waiting or running."""
     for name in task:
         _client(controller).cancel(name)
-        click.echo(f"{name} is cancelled")
+        echo(f"{name} is cancelled")
 
 
 @click.command(name="priority")
@@ -50,7 +50,7 @@ def cancel_task(task: tuple[str, ...], controller: str) -> None:
 def prioritise_task(task: str, priority: int, controller: str) -> None:
     """Give a task another priority: 0, the highest, to 4."""
     _client(controller).set_priority(task, priority)
-    click.echo(f"{task} has priority {priority}")
+    echo(f"{task} has priority {priority}")
 
 
 @click.command(name="drain")
@@ -59,7 +59,7 @@ def prioritise_task(task: str, priority: int, controller: str) -> None:
 def drain_node(node: str, controller: str) -> None:
     """Give a node no new tasks; it finishes what it has."""
     left = sum(len(device.tasks) for device in _client(controller).drain(node).devices)
-    click.echo(f"{node} takes no new tasks; {left} still on it" if left else f"{node} takes no new tasks; nothing is on it")
+    echo(f"{node} takes no new tasks; {left} still on it" if left else f"{node} takes no new tasks; nothing is on it")
 
 
 @click.command(name="resume")
@@ -68,7 +68,7 @@ def drain_node(node: str, controller: str) -> None:
 def resume_node(node: str, controller: str) -> None:
     """Give a drained node tasks again."""
     _client(controller).resume(node)
-    click.echo(f"{node} takes tasks")
+    echo(f"{node} takes tasks")
 
 
 @click.command(name="create")
@@ -103,11 +103,11 @@ def edit_group(group: str, title: str | None, nodes: tuple[str, ...], no_nodes: 
 def delete_group(group: str, controller: str) -> None:
     """Delete a group; its nodes serve any task then, unless they are in another."""
     _client(controller).delete_group(group)
-    click.echo(f"{group} is deleted")
+    echo(f"{group} is deleted")
 
 
 def _say(group: Group) -> None:
-    click.echo(f"group {group.id}: {', '.join(group.nodes) or 'no node yet'}")
+    echo(f"group {group.id}: {', '.join(group.nodes) or 'no node yet'}")
 
 
 _WHAT = "controller"
@@ -178,7 +178,7 @@ def tasks(context: click.Context, /, controller: str, as_json: bool, **asked: An
     optional = ("VRAM MB", "gpus", "tenant", "prio")
     print_table(columns, [_task_row(task) for task in found["items"]], numbers=("prio", "VRAM MB"), optional=optional, empty="no tasks")
     if found["total"] > len(found["items"]):
-        click.echo(f"{len(found['items'])} of {found['total']} tasks; --limit shows more")
+        echo(f"{len(found['items'])} of {found['total']} tasks; --limit shows more")
 
 
 def _task_row(task: dict[str, Any]) -> tuple[Any, ...]:

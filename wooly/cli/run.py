@@ -15,7 +15,7 @@ import click
 
 from wooly import _autoload, outcome
 from wooly import config as configuration
-from wooly.cli.group import CommandError
+from wooly.cli.group import CommandError, echo
 from wooly.cli.options import config_flags, given_flags
 from wooly.errors import ActivationError, ConfigError, ServiceError
 
@@ -57,7 +57,7 @@ def _start_stack(flags: dict[str, str], backend: str | None) -> None:
     from wooly.cli.services import bill_lines
     from wooly.cli.stack import Stack
 
-    click.echo("wooly: starting a private stack ...", err=True)
+    echo("wooly: starting a private stack ...", err=True)
     stack = Stack(("--backend", backend) if backend else ())
     found = stack.addresses
     flags["WOOLY_NATS_URL"] = found.nats
@@ -74,9 +74,9 @@ def _start_stack(flags: dict[str, str], backend: str | None) -> None:
             return  # a forked child's exit handlers; the stack is its parent's
         try:
             for line in bill_lines(found.billing):
-                click.echo(line, err=True)
+                echo(line, err=True)
         except CommandError as error:
-            click.echo(f"wooly: {error}", err=True)
+            echo(f"wooly: {error}", err=True)
         finally:
             stack.stop()
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import click
 
-from wooly.cli.group import CommandError
+from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json
 from wooly.cli.options import billing_flag, json_flag
 from wooly.cli.output import print_json
@@ -51,13 +51,13 @@ def up(folder: str | None, backend: str | None, secure: bool, runner: bool, list
     try:
         with Stack(arguments, show_log=True) as stack:
             found = stack.addresses
-            click.echo(f"export WOOLY_NATS_URL={found.nats}")
-            click.echo(f"export CONTROLLER_URL={found.controller}")
-            click.echo(f"export WOOLY_BILLING_URL={found.billing}")
+            echo(f"export WOOLY_NATS_URL={found.nats}")
+            echo(f"export CONTROLLER_URL={found.controller}")
+            echo(f"export WOOLY_BILLING_URL={found.billing}")
             if found.ca:
-                click.echo(f"export WOOLY_TLS_CA={found.ca}")
-                click.echo(f"export WOOLY_API_KEY=$(cat {found.admin_key_file})  # the admin's; make others: wooly keys create")
-            click.echo(f"# controller: {found.controller}   (the dashboard: open it in a browser)   stop with Ctrl-C")
+                echo(f"export WOOLY_TLS_CA={found.ca}")
+                echo(f"export WOOLY_API_KEY=$(cat {found.admin_key_file})  # the admin's; make others: wooly keys create")
+            echo(f"# controller: {found.controller}   (the dashboard: open it in a browser)   stop with Ctrl-C")
             sys.stdout.flush()
             code = stack.wait()
         raise CommandError(f"the embedded stack ended by itself (exit code {code}); its log above says why")
@@ -123,7 +123,7 @@ def verify(billing: str, as_json: bool) -> None:
     if as_json:
         print_json(result)
     elif result["ok"]:
-        click.echo(f"the bill is right: {result['rows']} rows recomputed from the log up to event {result['position']}, no difference")
+        echo(f"the bill is right: {result['rows']} rows recomputed from the log up to event {result['position']}, no difference")
     if not result["ok"]:
         findings = result.get("findings") or []
         first = result.get("first_difference") or (findings[0] if findings else "no detail given")

@@ -10,7 +10,8 @@ from urllib.parse import quote
 
 import click
 
-from wooly.cli.group import CommandError
+from bus_schemas.texts import printable
+from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json, send_json
 from wooly.cli.options import controller_flag, json_flag
 from wooly.cli.output import print_json
@@ -54,15 +55,15 @@ def submit(script: str, arguments: tuple[str, ...], controller: str, follow: boo
         print_json(task)
         return 0
     name = str(task["id"])
-    click.echo(name, err=follow)
+    echo(name, err=follow)
     if not follow:
         return 0
     if task["node"] is None:
-        click.echo("wooly: it waits for a place", err=True)
+        echo("wooly: it waits for a place", err=True)
     try:
         return _exit_code(_show_log(controller, name, follow=True))
     except KeyboardInterrupt:
-        click.echo(f"\nwooly: the script keeps running; see `wooly logs {name} -f`, end it with `wooly tasks cancel {name}`", err=True)
+        echo(f"\nwooly: the script keeps running; see `wooly logs {name} -f`, end it with `wooly tasks cancel {name}`", err=True)
         return 130
 
 
@@ -141,20 +142,10 @@ def _show_log(controller: str, task: str, *, follow: bool) -> dict[str, Any]:
             return dict(part["run"])
 
 
-def printable(text: str) -> str:
-    """``text`` for a terminal: control characters but line breaks and tabs are escaped, as a script of another may have written them."""
-    lines = text.replace("\r\n", "\n").replace("\r", "\n")
-    return "".join(char if char in "\n\t" or char.isprintable() or char == "\u00a0" else _escaped(char) for char in lines)
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode()
-
-
 def _exit_code(run: dict[str, Any]) -> int:
     """The script's, as a shell gives it; says on standard error what the code does not."""
     if run["reason"]:
-        click.echo(f"wooly: task {run['task']}: {run['reason']}", err=True)
+        echo(f"wooly: task {run['task']}: {run['reason']}", err=True)
     if run["exit_code"] is not None:
         return int(run["exit_code"])
     return 128 + int(run["signal"]) if run["signal"] else _UNKNOWN

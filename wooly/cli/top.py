@@ -22,6 +22,7 @@ from rich.text import Text
 
 from bus_schemas import subjects
 from bus_schemas.telemetry import RunningSession, Telemetry, telemetry_on
+from bus_schemas.texts import printable
 from wooly import config as configuration
 from wooly.cli.bus import connect, discover
 from wooly.cli.group import CommandError
@@ -206,14 +207,14 @@ class _Screen:
         """As lines of at most ``width`` characters: what does not fit is left out."""
         parts: list[Text | Table] = []
         for seen in self.devices():
-            parts.append(Text(device_line(self._name(seen), seen), style="bold"))
+            parts.append(Text(printable(device_line(self._name(seen), seen)), style="bold"))
             table = Table(box=None, pad_edge=False, header_style="dim", expand=False)
             rows = [session_row(seen, session, self._prices) for session in sessions(seen)]
             shown = columns_within(COLUMNS, rows, OPTIONAL, width)
             for column in shown:
                 table.add_column(column, justify="right" if column in NUMBERS else "left", no_wrap=True)
             for row in rows:
-                table.add_row(*(cell for column, cell in zip(COLUMNS, row, strict=True) if column in shown))
+                table.add_row(*(Text(printable(cell)) for column, cell in zip(COLUMNS, row, strict=True) if column in shown))
             parts.append(table if seen.running else Text("no task", style="dim"))
             parts.append(Text(""))
         return Group(*(parts or [Text("no device has sent measurements lately; wooly nodes lists nodes, wooly server starts one")]))

@@ -8,6 +8,7 @@ import platform
 import click
 
 from wooly import __version__
+from wooly.cli.group import echo
 from wooly.cli.options import json_flag
 from wooly.cli.output import print_json
 
@@ -31,4 +32,4 @@ def version(as_json: bool) -> None:
         print_json(found)
         return
     for name, text in found.items():
-        click.echo(f"{name} {text or 'not installed'}")
+        echo(f"{name} {text or 'not installed'}")

@@ -27,7 +27,7 @@ from wis.kernel.traps import describe_site, describe_trap
 from wis.kernel.verify import VerifiedKernel, verify_kernel
 from wis.program import Program
 from wis.text import parse_program
-from wooly.cli.group import CommandError
+from wooly.cli.group import CommandError, echo
 from wooly.cli.options import json_flag
 from wooly.cli.output import print_json, print_table
 from wooly.errors import CompileError, ToolchainMissing
@@ -115,7 +115,7 @@ def compile_(source: Path, output: Path | None, options: Sequence[str], names: S
     target = output if output is not None else source.with_suffix(".wis")
     target.write_bytes(encode_module(built.module))
     kernels = ", ".join(entry.name for entry in built.module.entries)
-    click.echo(f"{target}: {kernels or 'no kernels'}")
+    echo(f"{target}: {kernels or 'no kernels'}")
 
 
 def _sizes(context: click.Context, parameter: click.Parameter, text: str) -> Dim3:
@@ -192,13 +192,13 @@ def _tell(verified: VerifiedKernel, grid: Dim3, block: Dim3, outcome: Outcome, a
     if as_json:
         print_json({"instructions": outcome.instructions, "out_of_fuel": outcome.out_of_fuel, "trap": trap})
         return
-    click.echo(f"{outcome.instructions} thread-instructions")
+    echo(f"{outcome.instructions} thread-instructions")
     for name, array in arrays.items():
-        click.echo(f"{name}: {np.array2string(array, threshold=12, edgeitems=4)}")
+        echo(f"{name}: {np.array2string(array, threshold=12, edgeitems=4)}")
     if outcome.out_of_fuel:
-        click.echo("out of fuel: the run was ended; it may be endless (--fuel gives more)")
+        echo("out of fuel: the run was ended; it may be endless (--fuel gives more)")
     if trap is not None:
-        click.echo(f"trap: {trap}")
+        echo(f"trap: {trap}")
 
 
 @click.command()
@@ -217,10 +217,10 @@ def stats(source: BinaryIO, name: str | None, block: Dim3, as_json: bool) -> Non
         print_json(facts)
         return
     for fact in facts:
-        click.echo(f"kernel {fact['kernel']}")
+        echo(f"kernel {fact['kernel']}")
         for key, value in fact.items():
             if key not in ("kernel", "accesses"):
-                click.echo(f"  {key.replace('_', ' ')}: {value}")
+                echo(f"  {key.replace('_', ' ')}: {value}")
         rows = [(a["site"], a["what"], a["line"] or "", "safe" if a["safe"] else "checked") for a in fact["accesses"]]
         print_table(("site", "access", "line", "bounds"), rows, numbers=("site", "line"), empty="  no accesses to memory")
 

@@ -17,7 +17,7 @@ from wis.kernel.verify import verify_kernel
 from wis.text import print_program
 from wis.verify import verify as check
 from wooly.cli import wis_kernels
-from wooly.cli.group import CommandError
+from wooly.cli.group import CommandError, echo
 from wooly.cli.options import json_flag
 from wooly.cli.output import print_json
 from wooly.cli.wis_kernels import MAGIC, ProgramFile, read_file
@@ -58,7 +58,7 @@ def asm(source: BinaryIO, output: BinaryIO) -> None:
 def dis(source: BinaryIO) -> None:
     """Turn bytes into text."""
     found = read_file(source)
-    click.echo(print_module(found) if isinstance(found, Module) else print_program(found.program, found.dims), nl=False)
+    echo(print_module(found) if isinstance(found, Module) else print_program(found.program, found.dims), nl=False)
 
 
 @wis.command()
@@ -86,12 +86,12 @@ def _verify_program(found: ProgramFile, as_json: bool) -> None:
         if as_json:
             print_json({"ok": False, "digest": name, "findings": [list(finding) for finding in error.findings]})
         else:
-            click.echo(print_program(program, dims, error.findings), nl=False)
+            echo(print_program(program, dims, error.findings), nl=False)
         raise CommandError(f"the program breaks {_rules(len(error.findings))}") from None
     if as_json:
         print_json({"ok": True, "digest": name, "findings": []})
     else:
-        click.echo(f"ok {name}")
+        echo(f"ok {name}")
 
 
 def _verify_module(module: Module, as_json: bool) -> None:
@@ -105,12 +105,12 @@ def _verify_module(module: Module, as_json: bool) -> None:
             broken += len(error.findings)
             results.append({"kernel": entry.name, "ok": False, "digest": name, "findings": [list(finding) for finding in error.findings]})
             if not as_json:
-                click.echo(print_kernel(entry.kernel, error.findings), nl=False)
+                echo(print_kernel(entry.kernel, error.findings), nl=False)
     if as_json:
         print_json(results)
     else:
         for result in results:
-            click.echo(f"{'ok' if result['ok'] else 'broken'} {result['digest']} {result['kernel']}")
+            echo(f"{'ok' if result['ok'] else 'broken'} {result['digest']} {result['kernel']}")
     if broken:
         raise CommandError(f"the kernels break {_rules(broken)}")
 

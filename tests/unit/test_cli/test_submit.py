@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus_schemas.texts import printable
 from tests.support.command import command_in
-from wooly.cli.submit import printable
 
 
 @given(st.text())
