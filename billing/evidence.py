@@ -31,6 +31,7 @@ from bus_schemas.events import (
     TaskSubmitted,
     UsageRecorded,
 )
+from bus_schemas.registration import CORES_MAX, DEVICE_BYTES_MAX, bounded
 from bus_schemas.texts import title_of
 
 __all__ = ["UNDATED", "Evidence"]
@@ -120,7 +121,10 @@ class Evidence(msgspec.Struct, array_like=True):
                 if event.task in self.tasks:
                     self.tasks[event.task].hosts[event.node] = None
             case NodeRegistered():
-                self.devices[event.node] = {device.index: (device.cores, device.vram_bytes) for device in event.devices}
+                self.devices[event.node] = {
+                    device.index: (min(device.cores, CORES_MAX), min(device.vram_bytes, DEVICE_BYTES_MAX))
+                    for device in bounded(event)[0].devices
+                }
             case SessionOpenedFact():
                 return self._opened(event, stored_ns)
             case SessionClosedFact():

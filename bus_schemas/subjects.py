@@ -14,7 +14,8 @@ from typing import Final
 
 __all__ = [
     "EVENTS_STREAM", "EVENTS_ALL", "TELEMETRY_STREAM", "TELEMETRY_ALL", "DISCOVER_ALL", "LOCAL", "token", "batch_stream",
-    "batch_subject", "batch_all", "batch_parts", "discover", "inbox_prefix", "node_id", "node_request", "node_requests", "requester",
+    "batch_subject", "batch_all", "batch_parts", "discover", "inbox_prefix", "is_token", "node_id", "node_request", "node_requests",
+    "requester",
     "session_name", "session_done", "session_facts", "event_subject", "telemetry_subject", "JOURNAL_STREAM", "JOURNAL_ALL",
     "journal_subject", "matches", "placement_subject",
 ]  # fmt: skip
@@ -38,6 +39,11 @@ def token(text: str) -> str:
     if not _TOKEN.match(text):
         raise ValueError(f"{text!r} may not stand in a subject: use 1 to 64 letters, digits, '-' or '_'")
     return text
+
+
+def is_token(text: str) -> bool:
+    """Whether ``text`` may stand between dots of a subject."""
+    return _TOKEN.match(text) is not None
 
 
 def _token_or_any(text: str) -> str:

@@ -126,11 +126,13 @@ class TaskView:
 
 @dataclass(slots=True)
 class NodeView:
-    """``lost``: the reason it is lost, None while it is here. ``tasks`` and ``sessions``: placed or open on it, in no order.
+    """``lost``: the reason it is lost, None while it is here. ``refused``: its registration is out of bounds, so it
+    stays lost. ``tasks`` and ``sessions``: placed or open on it, in no order.
     ``revision``: the log position of the last NodeRegistered, NodeLost or NodeRecovered that counted."""
 
     registered: NodeRegistered
     lost: str | None = None
+    refused: bool = False
     tasks: set[str] = field(default_factory=set)
     sessions: set[str] = field(default_factory=set)
     revision: int = 0

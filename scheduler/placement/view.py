@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import msgspec
 
@@ -31,6 +30,7 @@ from bus_schemas.events import (
     TaskStateChanged,
     TaskSubmitted,
 )
+from bus_schemas.registration import bounded
 from bus_schemas.texts import title_of
 from scheduler.errors import IllegalTransition
 from scheduler.placement import columns as col
@@ -131,7 +131,7 @@ class ClusterView(ClusterState):
         if node is not None and event.epoch < node.epoch:
             return  # stale epoch
         self.changes += 1
-        event = _possible(event)
+        event, refused = bounded(event)
         if node is None:
             node = self.nodes[event.node] = NodeView(event)
         elif event.epoch > node.epoch:
@@ -139,13 +139,13 @@ class ClusterView(ClusterState):
                 self.sessions[name].cut_off = CUT_RESTARTED
                 self._recount_session(name)
         node.registered = event
-        node.lost = None
+        node.lost, node.refused = refused or None, bool(refused)
         node.revision = self.position
         self.membership.declare(event.node, event.groups)
         if self.columns.set_devices(event.node, sorted((device.index, device.vram_bytes) for device in event.devices)):
             self._refill(event.node, node)
         self.columns.set_percent(event.node, self.overcommit_percent(event.node))
-        self.columns.set_node(event.node, col.LOST, 0)
+        self.columns.set_node(event.node, col.LOST, int(node.refused))
         self.columns.set_node(event.node, col.DRAINED, int(self.drained(event.node)))
         self.columns.set_node(event.node, col.GROUPS, len(self.groups_of(event.node)))
 
@@ -181,7 +181,7 @@ class ClusterView(ClusterState):
 
     def _recovered(self, event: NodeRecovered) -> None:
         node = self.nodes.get(event.node)
-        if node is None or event.epoch != node.epoch or node.lost is None:
+        if node is None or event.epoch != node.epoch or node.lost is None or node.refused:
             return
         self.changes += 1
         node.lost = None
@@ -484,14 +484,3 @@ class ClusterView(ClusterState):
 def _cut_off(task: TaskView) -> bool:
     """Did it fail only because its node was held for lost?"""
     return task.phase is Phase.FAILED and task.reason == REASON_NODE_LOST
-
-
-_INDEX_MAX: Final = 1 << 31
-
-
-def _possible(event: NodeRegistered) -> NodeRegistered:
-    """Without devices that no placement could name: an index out of reason, or one that another device has."""
-    devices = {device.index: device for device in reversed(event.devices) if 0 <= device.index < _INDEX_MAX}
-    if len(devices) == len(event.devices):
-        return event
-    return msgspec.structs.replace(event, devices=tuple(device for device in event.devices if devices.get(device.index) is device))

@@ -267,6 +267,33 @@ def test_a_session_name_that_is_used_again_for_another_task_ends_the_first() -> 
     assert view.tasks["u"].state == "completed"
 
 
+@pytest.mark.parametrize(
+    ("registered", "why"),
+    [
+        (node("evil", *[10] * 10_000), "10000 devices, 64 at most"),
+        (node("evil", 10, groups=tuple(f"g{number}" for number in range(65))), "65 groups"),
+        (node("evil", 10, groups=("x" * 65,)), "group 'xxx"),
+        (node("evil", 10, groups=("a b",)), "group 'a b'"),
+    ],
+)
+def test_a_registration_out_of_bounds_is_refused(registered: NodeRegistered, why: str) -> None:
+    """The node is shown as lost, with the reason, and gets no task; the next one counts again."""
+    view = view_of(registered, NodeRecovered(1, "evil", 1))
+    seen = view.nodes["evil"]
+    assert seen.lost is not None and why in seen.lost and len(seen.lost) < 200
+    assert (seen.registered.devices, view.groups_of("evil")) == ((), frozenset())
+    assert isinstance(place(view, task("t", queue=True)), TaskRefused)
+    view.apply(9, node("evil", *[10] * 64, epoch=2))
+    assert seen.lost is None and len(seen.registered.devices) == 64
+
+
+def test_the_texts_of_a_node_are_short_lines() -> None:
+    device = DeviceFact(0, "d\x1b[2J" + "x" * 300, "h\n", 8, GIB)
+    seen = view_of(NodeRegistered(1, "n", "n\x1b]0;" + "y" * 300, "a\r", 1, (device,), (), "v\x07")).nodes["n"].registered
+    texts = [seen.name, seen.address, seen.version, seen.devices[0].name, seen.devices[0].backend]
+    assert all(len(text) <= 200 and text.isprintable() for text in texts), texts
+
+
 def test_a_task_has_sessions_on_its_node_and_of_its_tenant_only() -> None:
     """Not those that another node says it has, which could end the task; they hold memory on that node all the same."""
     view = view_of(node("a", 10), node("b", 10))
