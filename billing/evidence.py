@@ -24,6 +24,7 @@ from bus_schemas.events import (
     DeviceAccounted,
     Event,
     KeyIssued,
+    KeyRevoked,
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
@@ -95,8 +96,8 @@ class _Lent(msgspec.Struct, array_like=True):
 class Evidence(msgspec.Struct, array_like=True):
     """What the log says of keys, tasks, nodes and sessions, as far as usage depends on it."""
 
-    #: Nodes with a key of their own.
-    nodes: dict[str, None] = {}
+    #: Nodes with a key of their own: their keys that are not revoked, by id.
+    nodes: dict[str, dict[str, KeyIssued]] = {}
     #: The tenant of every other key; empty: the whole cluster.
     keys: dict[str, str] = {}
     tasks: dict[str, _Task] = {}
@@ -112,9 +113,12 @@ class Evidence(msgspec.Struct, array_like=True):
         match event:
             case KeyIssued():
                 if event.role == _NODE:
-                    self.nodes[event.node] = None
+                    self.nodes.setdefault(event.node, {}).setdefault(event.key, msgspec.structs.replace(event, secret_hash=""))
                 else:
                     self.keys.setdefault(event.key, event.tenant)
+            case KeyRevoked():
+                for keys in self.nodes.values():
+                    keys.pop(event.key, None)
             case TaskSubmitted():
                 self.tasks.setdefault(event.task, _Task(event.tenant))
             case TaskPlaced():
@@ -123,7 +127,7 @@ class Evidence(msgspec.Struct, array_like=True):
             case NodeRegistered():
                 self.devices[event.node] = {
                     device.index: (min(device.cores, CORES_MAX), min(device.vram_bytes, DEVICE_BYTES_MAX))
-                    for device in bounded(event)[0].devices
+                    for device in bounded(event, self.nodes.get(event.node, {}).values())[0].devices
                 }
             case SessionOpenedFact():
                 return self._opened(event, stored_ns)

@@ -314,8 +314,10 @@ class UserChanged(msgspec.Struct, array_like=True, frozen=True, tag="user.change
 
 
 class KeyIssued(msgspec.Struct, array_like=True, frozen=True, tag="key.issued.v1"):
-    """An API key, without its secret. ``secret_hash``: argon2id, PHC string. ``role``: as for a user, or ``node`` (then ``node`` is the
-    only node that may use it) or ``service``. ``scopes``: restrict the role's permissions; empty: all. ``expires_ns`` 0: never."""
+    """An API key, without its secret. ``role``: as for a user, or ``node`` (then ``node`` is the only node that may use it) or ``service``.
+    ``secret_hash``: argon2id, PHC string. ``scopes``: restrict the role's permissions; empty: all. ``expires_ns`` 0: never. Of a node's
+    key, ``groups``: those that the node may name when it registers, None: any; ``device_cores`` and ``device_mb``: the most cores and
+    memory (MiB) that a device of it may have, 0: any."""
 
     at_ns: int
     key: str
@@ -327,6 +329,9 @@ class KeyIssued(msgspec.Struct, array_like=True, frozen=True, tag="key.issued.v1
     expires_ns: int = 0
     title: str = ""
     node: str = ""
+    groups: tuple[str, ...] | None = None
+    device_cores: int = 0
+    device_mb: int = 0
 
 
 class KeyRevoked(msgspec.Struct, array_like=True, frozen=True, tag="key.revoked.v1"):

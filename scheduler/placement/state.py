@@ -8,7 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from bus_schemas.events import DeviceFact, GroupChanged, NodeRegistered, Outcome, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
+from bus_schemas.events import (
+    DeviceFact,
+    GroupChanged,
+    KeyIssued,
+    NodeRegistered,
+    Outcome,
+    SessionOpenedFact,
+    TaskPlaced,
+    TaskRefused,
+    TaskSubmitted,
+)
 from scheduler.placement.columns import Columns, Holdings
 from scheduler.placement.states import (
     DEFAULT_VRAM_MB,
@@ -243,6 +253,8 @@ class ClusterState:
     to_reprioritise: set[str] = field(default_factory=set)
     #: Counts what may let a waiting task in, beside what becomes free on single nodes (``holdings.freed``).
     changes: int = 0
+    #: Keys of nodes that are not revoked, by node and id.
+    node_keys: dict[str, dict[str, KeyIssued]] = field(default_factory=dict)
     membership: Membership = field(default_factory=Membership)
     columns: Columns = field(default_factory=Columns)
     holdings: Holdings = field(init=False, compare=False)

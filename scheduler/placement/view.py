@@ -16,6 +16,8 @@ from bus_schemas.events import (
     ConfigChanged,
     Event,
     GroupChanged,
+    KeyIssued,
+    KeyRevoked,
     LoadObserved,
     NodeLost,
     NodeRecovered,
@@ -95,6 +97,12 @@ class ClusterView(ClusterState):
                 self._load_observed(event)
             case NodeRegistered():
                 self._registered(event)
+            case KeyIssued():
+                if event.node:
+                    self.node_keys.setdefault(event.node, {}).setdefault(event.key, event)
+            case KeyRevoked():
+                for keys in self.node_keys.values():
+                    keys.pop(event.key, None)
             case NodeLost():
                 self._lost(event)
             case NodeRecovered():
@@ -131,7 +139,7 @@ class ClusterView(ClusterState):
         if node is not None and event.epoch < node.epoch:
             return  # stale epoch
         self.changes += 1
-        event, refused = bounded(event)
+        event, refused = bounded(event, self.node_keys.get(event.node, {}).values())
         if node is None:
             node = self.nodes[event.node] = NodeView(event)
         elif event.epoch > node.epoch:

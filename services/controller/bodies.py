@@ -273,6 +273,9 @@ class KeyBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     scopes: Annotated[tuple[Scope, ...], Meta(max_length=8, description="restricts the role's permissions; empty: all")] | UnsetType = UNSET
     expires_in_s: Annotated[int, Meta(ge=1, le=_DECADE_S)] | None = None
     node: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="with role node: the only node that may use the key")] = ""
+    groups: Annotated[tuple[Token, ...], Meta(max_length=64, description="with role node: groups that the node may name")] = ()
+    device_cores: Annotated[int, Meta(ge=0, le=1 << 20, description="with role node: the most cores of a device of it; 0: any")] = 0
+    device_mb: Annotated[int, Meta(ge=0, le=1 << 30, description="with role node: the most memory of a device of it, in MiB; 0: any")] = 0
 
 
 class LoginBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -474,13 +474,17 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Key(msgspec.Struct, frozen=True):
-    """``state``: active, revoked, expired or disabled (its user or tenant is)."""
+    """``state``: active, revoked, expired or disabled (its user or tenant is). Of a node's key, ``groups``: those that the node may name
+    (None: any); ``device_cores``, ``device_mb``: bounds of its devices."""
 
     id: str
     title: str
     tenant: str | None
     user: str | None
     node: str | None
+    groups: list[str] | None
+    device_cores: int | None
+    device_mb: int | None
     role: str
     scopes: list[str]
     state: str

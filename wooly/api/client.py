@@ -390,8 +390,12 @@ class Client:
         scopes: tuple[str, ...] | UnsetType = UNSET,
         expires_in_s: int | None = None,
         node: str = "",
+        groups: tuple[str, ...] = (),
+        device_cores: int = 0,
+        device_mb: int = 0,
     ) -> NewKey:
-        """``node``: with role ``node``, the only node that may use the key."""
+        """With role ``node``: ``node``, the only one that may use the key; ``groups``, those that it may name; ``device_cores`` and
+        ``device_mb``, the most that a device of it may have (0: any)."""
         body = {name: value for name, value in locals().items() if name != "self"}
         return self._send("POST", "keys", NewKey, body)
 

@@ -59,6 +59,9 @@ def list_keys(controller: str, user: str | None, tenant: str | None, as_json: bo
 @click.option("--scope", "scopes", type=click.Choice(_SCOPES), multiple=True, help="Only this of the role; may be given more than once.")
 @click.option("--days", type=click.IntRange(1, 3650), default=None, help="How long it is good (default: until revoked).")
 @click.option("--node", default=None, metavar="NAME", help="With --role node: the only node it may be.")
+@click.option("--group", "groups", multiple=True, metavar="GROUP", help="With --role node: a group that the node may name; several times.")
+@click.option("--device-cores", type=click.IntRange(1), default=None, help="With --role node: the most cores of a device of it.")
+@click.option("--device-mb", type=click.IntRange(1), default=None, help="With --role node: the most memory of a device of it, in MiB.")
 @json_flag
 def create_key(
     controller: str,
@@ -70,13 +73,16 @@ def create_key(
     scopes: tuple[str, ...],
     days: int | None,
     node: str | None,
+    groups: tuple[str, ...],
+    device_cores: int | None,
+    device_mb: int | None,
     as_json: bool,
 ) -> None:
     """Make a key and print it: the only time it is shown."""
     given = {"user": user, "tenant": tenant, "role": role, "node": node, "expires_in_s": None if days is None else days * _DAY_S}
     body: dict[str, Any] = {"title": title, **{name: value for name, value in given.items() if value is not None}}
-    if scopes:
-        body["scopes"] = list(scopes)
+    bounds = {"scopes": list(scopes), "groups": list(groups), "device_cores": device_cores, "device_mb": device_mb}
+    body.update({name: value for name, value in bounds.items() if value})
     made = send_json("POST", controller, f"{_PATH}/keys", body, what=_WHAT)
     if as_json:
         print_json(made)

@@ -292,6 +292,9 @@ class KeyValues:
     scopes: tuple[str, ...] | None = None
     expires_in_s: int | None = None  #: None: never, or with the key that makes it
     node: str = ""
+    groups: tuple[str, ...] = ()
+    device_cores: int = 0
+    device_mb: int = 0
 
 
 class KeyActions:
@@ -328,6 +331,9 @@ class KeyActions:
             expires_ns=self._expires_ns(by, values),
             title=values.title,
             node=wanted.node,
+            groups=values.groups if wanted.node else None,
+            device_cores=values.device_cores,
+            device_mb=values.device_mb,
         )
 
         def decide(view: AccessView) -> Change:
@@ -365,6 +371,8 @@ class KeyActions:
             raise Invalid("user", f"a key of role {values.role} belongs to no user; leave the user out")
         if (values.role == "node") != bool(values.node):
             raise Invalid("node", "a key of role node, and only such a key, names its node")
+        if not values.node and (values.groups or values.device_cores or values.device_mb):
+            raise Invalid("groups", "only a key of role node has groups and bounds of devices")
         role = values.role or (user.fact.role if user is not None else who.role)
         tenant = values.tenant if values.tenant is not None else "" if program else user.fact.tenant if user is not None else who.tenant
         scopes = tuple(sorted(set(values.scopes))) if values.scopes is not None else () if program else who.scopes

@@ -12,6 +12,8 @@ from bus_schemas.events import (
     Considered,
     DeviceFact,
     Event,
+    KeyIssued,
+    KeyRevoked,
     LoadObserved,
     NodeLost,
     NodeRecovered,
@@ -285,6 +287,32 @@ def test_a_registration_out_of_bounds_is_refused(registered: NodeRegistered, why
     assert isinstance(place(view, task("t", queue=True)), TaskRefused)
     view.apply(9, node("evil", *[10] * 64, epoch=2))
     assert seen.lost is None and len(seen.registered.devices) == 64
+
+
+def issued(key: str, groups: tuple[str, ...] | None, **bounds: int) -> KeyIssued:
+    return KeyIssued(1, key, "", "", "node", "hash", node="n", groups=groups, **bounds)
+
+
+@pytest.mark.parametrize(
+    ("keys", "refused"),
+    [
+        ([], False),  # a bus without keys
+        ([issued("k", None)], False),  # a key of before
+        ([issued("k", ("vip", "x"))], False),
+        ([issued("k", ("vip",)), issued("l", ("x",))], False),
+        ([issued("k", ())], True),
+        ([issued("k", ("x",), device_mb=10 << 10)], True),
+        ([issued("k", ("vip", "x"), device_mb=(10 << 10) - 1)], True),
+        ([issued("k", ("vip", "x"), device_cores=7)], True),
+        ([issued("k", ("vip", "x"), device_cores=8, device_mb=10 << 10)], False),
+        ([issued("k", None), KeyRevoked(1, "k"), issued("l", ())], True),
+    ],
+)
+def test_a_node_names_the_groups_and_devices_that_its_key_is_for(keys: list[Event], refused: bool) -> None:
+    view = view_of(*keys, node("n", 10, groups=("vip", "x")), node("open", 1))
+    found = place(view, task("t", groups=("vip",), queue=True))
+    assert isinstance(found, TaskRefused if refused else TaskPlaced)
+    assert (view.nodes["n"].lost or "").startswith("registration refused: ") == refused
 
 
 def test_the_texts_of_a_node_are_short_lines() -> None:
