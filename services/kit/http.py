@@ -2,9 +2,9 @@
 
     async with serve(app, parse_address("127.0.0.1:0")) as url: ...
 
-A head that does not arrive within 10 s, or an answer that the client does not read for 60 s, ends the connection. A body is read whole
+A TLS handshake or a head that does not arrive within 10 s, or an answer that the client does not read for 60 s, ends the connection. A body is read whole
 before the application sees the request, 1 MiB at most (413, after reading away a moderate rest, so that the caller gets to read the answer)
-within 30 s (408).
+within 30 s (408). Connections are limited, overall and of one address (``listener``).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from services.kit.errors import SettingError, StartError
+from services.kit.listener import Listener
 from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, plain_allowed, server_context
 
 __all__ = ["BODY_BYTES_MAX", "SlowClientProtocol", "buffer_bodies", "parse_address", "serve"]
@@ -72,7 +73,7 @@ async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
     )
     config.load()
     config.ssl = context
-    server = uvicorn.Server(config)
+    server = _Server(config)
     # Signals belong to the process, which stops the server by leaving the block.
     task = asyncio.create_task(server._serve([bound]), name="http")
     try:
@@ -90,8 +91,25 @@ async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
         bound.close()
 
 
+class _Server(uvicorn.Server):
+    """uvicorn with a listener that has limits."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            raise StartError("the HTTP server ended while it started")
+        (bound,) = sockets or ()
+        self.servers = [Listener(bound, self._protocol, self.config.ssl)]  # type: ignore[list-item]  # it is closed, and no more
+        self.started = True
+
+    def _protocol(self) -> SlowClientProtocol:
+        return SlowClientProtocol(self.config, self.server_state, self.lifespan.state)
+
+
 class SlowClientProtocol(H11Protocol):
-    """uvicorn's connection with time limits, which it lacks."""
+    """uvicorn's connection with time limits, which it lacks. ``on_lost`` is called at its end."""
+
+    on_lost: Callable[[], None] = staticmethod(lambda: None)
 
     head_s = _HEAD_S
     unread_s = _UNREAD_S
@@ -123,6 +141,7 @@ class SlowClientProtocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_head()
         self._cancel_unread()
+        self.on_lost()
         super().connection_lost(exc)
 
     def _cancel_head(self) -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ssl
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from services.kit import http
+from services.kit import http, listener
 from services.kit.http import parse_address, serve
+from services.kit.keyring import Authority
+from services.kit.listener import Listener
 
 BIG = 32 << 20
 
@@ -93,6 +100,77 @@ def test_a_head_that_does_not_come_ends_the_connection(sent: bytes, monkeypatch:
     slow, other = asyncio.run(go())
     assert slow == b""
     assert other.endswith(b"\r\n\r\n1")
+
+
+def certified(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Authority.load_or_make(folder / "ca").issue(folder, ["127.0.0.1"])
+    monkeypatch.setenv("WOOLY_TLS_CERT", str(folder / "cert.pem"))
+    monkeypatch.setenv("WOOLY_TLS_KEY", str(folder / "key.pem"))
+
+
+def test_a_connection_that_does_not_begin_tls_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certified(tmp_path, monkeypatch)
+    monkeypatch.setattr(Listener, "handshake_s", 0.2)
+
+    async def go() -> list[bytes]:
+        async with served() as address:
+            return [await said(*await asyncio.open_connection(*address), sent) for sent in (b"", b"\x16\x03\x01")]
+
+    assert asyncio.run(go()) == [b"", b""]
+
+
+async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent: bytes) -> bytes:
+    """What is answered until the other side ends the connection."""
+    writer.write(sent)
+    try:
+        async with asyncio.timeout(60):
+            return await reader.read()
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_one_address_has_a_part_of_the_connections(tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that say nothing before TLS among them; another address is served, and the first again once they are closed."""
+    monkeypatch.setattr(listener, "_CONNECTIONS_MAX", 40)
+    if tls:
+        certified(tmp_path, monkeypatch)
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "ca" / "ca.pem")) if tls else None
+
+    async def asked(address: tuple[str, int], source: str) -> bytes:
+        reader, writer = await asyncio.open_connection(*address, ssl=trusted, local_addr=(source, 0))
+        return await said(reader, writer, HEAD + b"content-length: 1\r\n\r\na")
+
+    async def go() -> tuple[int, bytes, bytes]:
+        async with served() as address:
+            silent = [await asyncio.open_connection(*address) for _ in range(60)]
+            ends = [asyncio.create_task(reader.read()) for reader, _ in silent]
+            while sum(end.done() for end in ends) < 50:
+                await asyncio.wait([end for end in ends if not end.done()], return_when=asyncio.FIRST_COMPLETED)
+            other = await asked(address, "127.0.0.2")
+            held = sum(not end.done() for end in ends)
+            for _, writer in silent:
+                writer.close()
+            again = b""
+            while not again:
+                with contextlib.suppress(OSError):
+                    again = await asked(address, "127.0.0.1")
+            await asyncio.gather(*ends, return_exceptions=True)
+            return held, other, again
+
+    held, other, again = asyncio.run(asyncio.wait_for(go(), 60))
+    assert held == 10
+    assert other.endswith(b"\r\n\r\n1") and again.endswith(b"\r\n\r\n1")
+
+
+def test_a_service_takes_as_many_files_as_it_may() -> None:
+    program = (
+        "import resource; from services.kit.listener import more_files; print(more_files(), resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    command = ["prlimit", "--nofile=100:700", sys.executable, "-c", program]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[0] == "700 (700, 700)"
 
 
 def test_a_body_that_does_not_come_is_408() -> None:

@@ -297,7 +297,7 @@ def issued(key: str, groups: tuple[str, ...] | None, **bounds: int) -> KeyIssued
     ("keys", "refused"),
     [
         ([], False),  # a bus without keys
-        ([issued("k", None)], False),  # a key of before
+        ([issued("k", None)], False),  # an earlier key names any group
         ([issued("k", ("vip", "x"))], False),
         ([issued("k", ("vip",)), issued("l", ("x",))], False),
         ([issued("k", ())], True),
