@@ -2,9 +2,9 @@
 
     async with serve(app, parse_address("127.0.0.1:0")) as url: ...
 
-A TLS handshake or a head that does not arrive within 10 s, or an answer that the client does not read for 60 s, ends the connection. A body is read whole
-before the application sees the request, 1 MiB at most (413, after reading away a moderate rest, so that the caller gets to read the answer)
-within 30 s (408). Connections are limited, overall and of one address (``listener``).
+A TLS handshake or a head that does not arrive within 10 s, or an answer that the client does not read for 60 s, ends the connection. A body
+is read whole before the application sees the request, 1 MiB at most (413, after reading away a moderate rest, so that the caller gets to
+read the answer) within 30 s (408). Connections are limited, overall and of one address (``listener``).
 """
 
 from __future__ import annotations

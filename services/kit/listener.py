@@ -1,5 +1,5 @@
-"""Accepts TCP connections with limits that hold before the first byte: of time for the TLS handshake, and of connections, overall and of one
-address. What is above them is closed at once, so that connections that say nothing do not use up the process's files.
+"""Accepts TCP connections with limits that hold before the first byte: time for the TLS handshake, and connections, overall and of one
+address. Connections above them are closed at once, so that silent ones do not use up the process's files.
 """
 
 from __future__ import annotations

@@ -7,8 +7,11 @@ harmless. A silent node is an error within the timeout.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
+import stat
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
@@ -38,6 +41,8 @@ from wooly.errors import NodeLostError, ProtocolError, RefusedError
 __all__ = ["DataPort"]
 
 _TIMEOUT_S: Final = 8.0
+_PEER: Final = struct.Struct("3i")
+"""Process, user and group of the other end of a Unix socket."""
 _HAVE_MAX: Final = 8
 """Chunks asked for, named and sent at a time: the node checks those of one round while the next is named here."""
 
@@ -52,7 +57,8 @@ class DataPort:
     """The client of a node's data port."""
 
     def __init__(self, addresses: Sequence[str], session: str, token: str, tls: ssl.SSLContext | None = None) -> None:
-        """``addresses``: ``unix:/path``, ``tcp:host:port`` and ``tls:host:port``, best first. ``tls``: for the last kind."""
+        """``addresses``: ``unix:/path``, ``tcp:host:port`` and ``tls:host:port``, best first. ``tls``: for the last kind; then the bus is
+        encrypted, and plain TCP is refused."""
         self._addresses = addresses
         self._tls = tls
         self._hello = Hello(session, token)
@@ -177,14 +183,9 @@ class DataPort:
 def _open(address: str, tls: ssl.SSLContext | None) -> socket.socket:
     kind, _, rest = address.partition(":")
     if kind == "unix":
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(_TIMEOUT_S)
-        try:
-            connection.connect(rest)
-        except OSError:
-            connection.close()
-            raise
-        return connection
+        return _open_ours(rest)
+    if kind != "tls" and tls is not None:
+        raise ConnectionError("the bus is encrypted, and the node offers plain TCP: give the node a certificate (WOOLY_TLS_CERT)")
     host, _, port = rest.rpartition(":")
     connection = socket.create_connection((host, int(port)), _TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -195,6 +196,25 @@ def _open(address: str, tls: ssl.SSLContext | None) -> socket.socket:
     except OSError:
         connection.close()
         raise
+
+
+def _open_ours(path: str) -> socket.socket:
+    """Connect to a socket in a folder of this user alone, served by this user or root. A node elsewhere names paths of its own machine,
+    which any user can create here."""
+    folder = os.lstat(os.path.dirname(path))
+    if not stat.S_ISDIR(folder.st_mode) or folder.st_uid != os.getuid() or folder.st_mode & 0o077:
+        raise PermissionError(f"{os.path.dirname(path)} is not a private folder of this user")
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_TIMEOUT_S)
+    try:
+        connection.connect(path)
+        _, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        if uid not in (os.getuid(), 0):
+            raise PermissionError(f"{path} is served by user {uid}")
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _fill(connection: socket.socket, target: memoryview) -> None:
