@@ -98,7 +98,8 @@ class _Server(uvicorn.Server):
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             raise StartError("the HTTP server ended while it started")
-        (bound,) = sockets or ()
+        assert sockets is not None
+        (bound,) = sockets
         self.servers = [Listener(bound, self._protocol, self.config.ssl)]  # type: ignore[list-item]  # it is closed, and no more
         self.started = True
 
