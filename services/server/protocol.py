@@ -34,7 +34,7 @@ STOPPED: Final = 4
 AWAITS: Final = 5
 """Status of an Executed: it ran (or was refused without ending its session), it ended its session, it lacks bodies or chunks and had no
 effect, it came behind such a one and was not looked at, it was stopped before its end (or before its beginning) and goes on with the next
-Execute of its seq, the memory it needs is not free (a MemoryFreed will come) and it had no effect."""
+Execute of its seq, the memory it needs is not free or its program not compiled (a MemoryFreed will come) and it had no effect."""
 
 
 class Attach(msgspec.Struct, array_like=True, frozen=True, tag="attach"):
@@ -171,7 +171,7 @@ class Executed(msgspec.Struct, array_like=True, frozen=True, tag="executed"):
 
 
 class MemoryFreed(msgspec.Struct, array_like=True, frozen=True, tag="memory_freed"):
-    """The memory for which this session's batch waits may be had now (or its patience is over: the next Execute says so)."""
+    """What this session's batch waits for, memory or its program, may be had now (or its patience is over: the next Execute says so)."""
 
     session: str
 

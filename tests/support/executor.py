@@ -15,7 +15,22 @@ import msgspec
 from bus_schemas.batch import Batch, Done, Read, decode_done, encode_batch
 from bus_schemas.frames import Frames, frame
 from bus_schemas.terms import TaskTerms
-from services.server.protocol import PROTOCOL, Attach, Attached, Command, Execute, Executed, OpenSpace, Report, SpaceOpened, decode_report
+from services.server.protocol import (
+    AWAITS,
+    PROTOCOL,
+    Attach,
+    Attached,
+    Command,
+    Execute,
+    Executed,
+    MemoryFreed,
+    OpenSpace,
+    Prepare,
+    Prepared,
+    Report,
+    SpaceOpened,
+    decode_report,
+)
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
 from services.server.stop_page import StopPage
 from tests.support.node import Program
@@ -143,11 +158,21 @@ class Wire:
         self._serial += 1
         return Execute(session, seq, b"chain %d" % seq, batch, self._serial, priority, limit_ns)
 
+    def prepare(self, seq: int, batch: bytes, *, session: str = "s") -> None:
+        """Bring the batch and wait until it is ready to be launched."""
+        self.send(Prepare(session, seq, batch))
+        assert self.next(Prepared).ready
+
     def execute(self, seq: int, flush: Flush | None, *, session: str = "s", limit_ns: int = 0, priority: int = 3) -> Executed:
         """One slice; ``flush`` None: go on."""
         batch = b"" if flush is None else batch_of(session, seq, flush)
         self.send(self.command(seq, batch, session=session, limit_ns=limit_ns, priority=priority))
-        return self.next(Executed)
+        executed = self.next(Executed)
+        while executed.status == AWAITS:
+            self.next(MemoryFreed)
+            self.send(self.command(seq, b"", session=session, limit_ns=limit_ns, priority=priority))
+            executed = self.next(Executed)
+        return executed
 
     @staticmethod
     def done(executed: Executed) -> Done:

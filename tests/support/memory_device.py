@@ -15,7 +15,7 @@ from bus_schemas.batch import LIMITS, Done, Upload, decode_batch, decode_done
 from jit.backends import create_engine
 from scheduler.vram import VramState
 from services.server.executor.content import Content
-from services.server.executor.errors import Awaits, Needs
+from services.server.executor.errors import Awaits, Needs, Unprepared
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.programs import Programs
 from services.server.executor.runner import Runner
@@ -39,7 +39,8 @@ class MemoryDevice:
         staging = Staging()
         self.content = content = Content(staging)
         self.memory = DeviceMemory(self.engine, content, settings)
-        self.runner = Runner(Programs(self.engine), staging, content, self.memory)
+        self._programs = Programs(self.engine)
+        self.runner = Runner(self._programs, staging, content, self.memory)
         self._staging = staging
         self.tenants: dict[str, Tenant] = {}
         self.ready: set[str] = set()
@@ -70,6 +71,9 @@ class MemoryDevice:
             outcome = self.runner.run(tenant, batch, b"")
         except Awaits:
             return None
+        except Unprepared:
+            self._programs.ready(batch, tenant.whose)
+            return self.begin(session, flush)
         except Needs as needs:
             self.needs += len(needs.digests)
             return self.begin(session, flush)

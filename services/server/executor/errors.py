@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bus_schemas.batch import Fault
 
-__all__ = ["Refused", "Needs", "Awaits", "SwapError", "SwapFull", "SwapAway", "SwapCorrupt"]
+__all__ = ["Refused", "Needs", "Awaits", "Unprepared", "SwapError", "SwapFull", "SwapAway", "SwapCorrupt"]
 
 
 class Refused(Exception):
@@ -27,6 +27,10 @@ class Needs(Exception):
 
 class Awaits(Exception):
     """The memory the batch needs is not free yet. It had no effect; its session is notified when the memory is free."""
+
+
+class Unprepared(Exception):
+    """The batch's program is not compiled: that is the preparing thread's work. It had no effect; its session is notified when it is."""
 
 
 class SwapError(Exception):

@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +31,7 @@ from scheduler.dispatch import PRIORITIES
 from services.kit.log import get_logger
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
-from services.server.executor.errors import Awaits, Needs, Refused
+from services.server.executor.errors import Awaits, Needs, Unprepared
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.programs import Programs
 from services.server.executor.runner import Outcome, Runner
@@ -75,6 +76,14 @@ from services.server.stop_page import StopPage
 
 __all__ = ["Executor"]
 
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A batch that was to be launched and was not ready."""
+
+    brought: Brought
+
+
 Guess = tuple[Batch, str]
 """What will likely follow, and in which code domain."""
 
@@ -116,7 +125,7 @@ class Executor:
         self._begin_ns = 0
         self._server: socket.socket | None = None
         self._send_lock = threading.Lock()
-        self._to_prepare: queue.PriorityQueue[tuple[int, int, Brought | Guess]] = queue.PriorityQueue()
+        self._to_prepare: queue.PriorityQueue[tuple[int, int, Brought | Awaited | Guess]] = queue.PriorityQueue()
         self._asked = itertools.count()
         self._over = False
         self._log = get_logger()
@@ -307,6 +316,10 @@ class Executor:
         except Awaits:
             self._finish(command, tenant, AWAITS, begin_ns, None, b"")
             return
+        except Unprepared:
+            self._finish(command, tenant, AWAITS, begin_ns, None, b"")  # before it can be ready: the server hears in this order
+            self._prepare_soon(Awaited(tenant.brought[command.seq]), command.priority)
+            return
         tenant.brought.pop(command.seq, None)
         if not outcome.over:
             self._finish(command, tenant, STOPPED, begin_ns, outcome.launch, b"")
@@ -335,7 +348,7 @@ class Executor:
             else:
                 begin = batch
             return batch, self._runner.run(tenant, begin, command.chain, command.limit_ns, stop, command.refused)
-        except (Needs, Awaits):
+        except (Needs, Awaits, Unprepared):
             raise
         except Exception as error:  # a failure of ours in one batch must not take the other sessions down
             self._log.error("batch failed", **tenant.about, seq=command.seq, trace=traceback.format_exc())
@@ -375,37 +388,33 @@ class Executor:
 
     # -- preparing -----------------------------------------------------------------------------------------------------------------
 
-    def _prepare_soon(self, what: Brought | Guess, priority: int) -> None:
+    def _prepare_soon(self, what: Brought | Awaited | Guess, priority: int) -> None:
         """Those of the highest priority first, in the order asked; a guess gives way to all."""
         self._to_prepare.put((priority, next(self._asked), what))
 
     def _prepare_forever(self) -> None:
         while True:
-            _, _, what = self._to_prepare.get()
-            if isinstance(what, Brought):
-                self._report(Prepared(what.session, what.seq, self._prepare(what)))
-            elif self._to_prepare.empty():  # a guess gives way to what was asked for
-                with contextlib.suppress(Refused):
-                    self._compile(*what)
+            self._prepare_next()
+
+    def _prepare_next(self) -> None:
+        match self._to_prepare.get()[2]:
+            case Brought() as brought:
+                self._report(Prepared(brought.session, brought.seq, self._prepare(brought)))
+            case Awaited(brought):
+                self._prepare(brought)
+                self._report(MemoryFreed(brought.session))
+            case (batch, whose) if self._to_prepare.empty():  # a guess gives way to what was asked for
+                with contextlib.suppress(Exception):
+                    self._programs.ready(batch, whose)
 
     def _prepare(self, brought: Brought) -> bool:
-        """Compile ahead. A refusal is kept for the batch's place in the order; whatever else fails here fails again there."""
+        """Compile ahead: is it ready now? What goes wrong is kept for the batch's place in the order."""
         try:
-            return self._compile(brought.batch(), brought.whose)
-        except Refused as refusal:
-            brought.refusal = refusal.fault
-            return False
-        except msgspec.DecodeError:
-            return False
-
-    def _compile(self, batch: Batch, whose: str) -> bool:
-        """Make what runs the batch's program ready; False when a body is missing, or the compiler failed. Raises Refused."""
-        try:
+            batch = brought.batch()
             if batch.program:
-                self._programs.ready(batch, whose)
-        except Refused:
-            raise
-        except Exception:  # a compiler failure is reported by the launching thread, with its trace
+                self._programs.ready(batch, brought.whose)
+        except Exception as problem:  # of any kind: the launching thread reports it, with its trace
+            brought.problem = problem
             return False
         return True
 

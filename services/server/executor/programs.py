@@ -4,7 +4,8 @@ program. What was made is shared by all sessions: equal digests are equal bytes.
 Whether something is *known* is not shared: a batch may name a body only if a session of the same code domain (``whose``) sent it. Else
 every tenant could ask which programs, and which sizes, others run. How long compiling takes is not hidden.
 
-Used by two threads: the one that prepares and the one that launches. Verification and compilation run outside the lock, each pair once.
+Used by two threads: the one that prepares (``ready``) and the one that launches (``at_once``). Verification and compilation run outside the
+lock, each pair once, in the former only.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class Programs:
                 if busy is None:
                     self._preparing[pair] = threading.Event()
                     break
-            busy.wait()  # the other thread prepares the same pair
+            busy.wait()  # another caller prepares the same pair
         try:
             program, dims, kernels = bodies or self._bodies(batch, whose)
             # Other dims of the same program: only what changed is checked and planned again.
@@ -159,6 +160,18 @@ class Programs:
         finally:
             with self._lock:
                 self._preparing.pop(pair).set()
+
+    def at_once(self, batch: Batch, whose: str) -> Ready | None:
+        """As ``ready``, for the launching thread: None where that would have to read a body, or compile. Raises Needs."""
+        pair = (batch.program, batch.dims)
+        if self._knows(whose, batch.program + batch.dims):
+            found = self._locked(self._ready, pair)
+            if found is not None:
+                return found
+        if batch.program_body or batch.dims_body or batch.dims_delta is not None or batch.kernels:
+            return None
+        self._bodies(batch, whose)
+        return self._locked(self._ready, pair)
 
     def next(self, batch: Batch, whose: str) -> Batch | None:
         """``batch`` was executed (launching thread): what ``ready`` may take ahead of the batch that will likely follow, None when there
@@ -207,7 +220,7 @@ class Programs:
         self._learnt(whose, batch.program + batch.dims)
         return program, dims, {name: kernel for name, kernel in kernels.items() if kernel is not None}
 
-    def _locked(self, cache: _Cache[bytes, V], key: bytes) -> V | None:
+    def _locked(self, cache: _Cache[K, V], key: K) -> V | None:
         with self._lock:
             return cache.get(key)
 

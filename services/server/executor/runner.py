@@ -20,7 +20,7 @@ from bus_schemas.batch import LIMITS, Batch, Done, Fault, ReadResult, encode_don
 from jit.engine import Launch, Number, Stop
 from jit.errors import BadBuffer, Interrupted, OutOfMemory
 from services.server.executor.content import Content
-from services.server.executor.errors import Needs, Refused
+from services.server.executor.errors import Needs, Refused, Unprepared
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.programs import Plan, Programs, Ready, UnderWay
 from services.server.executor.staging import Staging
@@ -61,8 +61,9 @@ class Runner:
         """Begin ``batch``, the next of its session, or go on with the one under way; ``chain`` is the session's launch digest after it.
         ``refused``: the batch may not run, and why.
 
-        Ends with the batch, after about ``limit_ns`` (0: no limit), or soon after ``stop`` says so. Raises Needs, with nothing changed,
-        when bodies or chunks are missing, Awaits when memory is. Every other end is an Outcome.
+        Ends with the batch, after about ``limit_ns`` (0: no limit), or soon after ``stop`` says so. Raises Needs, with nothing
+        changed, when bodies or chunks are missing, Awaits when memory is, Unprepared when its program is to be compiled. Every other end is
+        an Outcome.
         """
         way = tenant.under_way
         if way is None:
@@ -157,12 +158,15 @@ class Runner:
         self._check_answers(tenant, batch)
 
     def _ready(self, tenant: Tenant, batch: Batch) -> Ready:
-        """What runs the batch's program. What was refused when it was prepared is not tried again: a compiler may have taken all the time
-        for it that it gets, and all sessions wait for this thread."""
+        """What runs the batch's program. All sessions wait for this thread: it raises what was found when the batch was prepared, and
+        Unprepared when that is still to be done."""
         brought = tenant.brought.get(batch.seq)
-        if brought is not None and brought.refusal is not None:
-            raise Refused(brought.refusal)
-        return self._programs.ready(batch, tenant.whose)
+        if brought is not None and brought.problem is not None:
+            raise brought.problem
+        ready = self._programs.at_once(batch, tenant.whose)
+        if ready is None:
+            raise Unprepared
+        return ready
 
     def _check_answers(self, tenant: Tenant, batch: Batch) -> None:
         """What the reads ask for is held in the node's memory until it is fetched: that is bounded like the session's own."""

@@ -107,8 +107,8 @@ class Brought:
     whose: str
     #: Decoded.
     known: Batch | None = None
-    #: Why it was refused when it was prepared.
-    refusal: Fault | None = None
+    #: What went wrong when it was prepared: for the launching thread to raise.
+    problem: Exception | None = None
 
     def batch(self) -> Batch:
         """Decoded once. Raises msgspec.DecodeError."""

@@ -89,7 +89,9 @@ def test_what_has_not_begun_comes_back_at_once_and_runs_later(wire: Wire) -> Non
 
 def test_what_is_behind_a_fault_does_not_run(wire: Wire) -> None:
     """It was sent before the fault was known; no session is charged for it."""
-    wire.send(wire.command(2, batch_of("s", 2, beyond_its_table(SIZE).flush([1, 99]))), wire.command(3, batch_of("s", 3, LONG.flush([1]))))
+    wire.prepare(2, batch_of("s", 2, beyond_its_table(SIZE).flush([1, 99])))
+    wire.prepare(3, batch_of("s", 3, LONG.flush([1])))
+    wire.send(wire.command(2, b""), wire.command(3, b""))
     fault, behind = wire.next(Executed), wire.next(Executed)
     assert fault.status == FAULTED
     assert (behind.status, behind.core_ns, behind.launches, behind.done) == (BEHIND, 0, 0, b"")
@@ -117,7 +119,8 @@ def test_the_stop_page_stops_a_run_and_only_of_its_priority(wire: Wire) -> None:
     wire.page.stop(4, NEVER)
     wire.page.stop(2, NEVER)
     long = chain_of(4000, SIZE)
-    running = wire.command(2, batch_of("s", 2, long.flush([1])))
+    wire.prepare(2, batch_of("s", 2, long.flush([1])))
+    running = wire.command(2, b"")
     wire.send(running)
     wire.page.stop(3, running.serial)
     stopped = wire.next(Executed)
@@ -163,7 +166,8 @@ def test_a_new_server_finds_the_run_where_it_was(wire: Wire) -> None:
 
 def test_a_server_that_dies_while_a_slice_runs(wire: Wire) -> None:
     """What it had sent is carried out, and reported to the next one."""
-    wire.send(wire.command(2, batch_of("s", 2, whole()), limit_ns=1), wire.command(2, b"", limit_ns=1))
+    wire.prepare(2, batch_of("s", 2, whole()))
+    wire.send(wire.command(2, b"", limit_ns=1), wire.command(2, b"", limit_ns=1))
     wire.drop()
     attached = wire.connect()
     assert [(r.seq, r.status) for r in attached.results][-2:] == [(2, STOPPED), (2, STOPPED)]
@@ -184,7 +188,8 @@ def test_another_batch_of_the_same_number_ends_the_session(wire: Wire) -> None:
 def test_a_batch_is_the_same_with_and_without_the_line_that_recorded_it(wire: Wire) -> None:
     """The line comes with a program's body, which a sender repeats or not."""
     batch = msgspec.structs.replace(decode_batch(batch_of("s", 2, whole())), origin="train.py:3")
-    wire.send(wire.command(2, encode_batch(batch), limit_ns=1))
+    wire.prepare(2, encode_batch(batch))
+    wire.send(wire.command(2, b"", limit_ns=1))
     assert wire.next(Executed).status == STOPPED
     wire.drop()
     wire.connect()

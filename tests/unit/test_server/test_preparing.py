@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from services.server.executor.data_port import DataPort
 from services.server.executor.loop import Executor
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.staging import Staging
-from services.server.protocol import RAN, Execute, Executed, OpenSpace, Prepare
+from services.server.protocol import AWAITS, RAN, Execute, Executed, OpenSpace, Prepare
 from services.server.protocol import Prepared as PreparedReport
 from services.server.settings import MemorySettings
 from tests.support.executor import TERMS, Wire, batch_of, chain_of
@@ -154,3 +155,39 @@ def test_a_refused_batch_does_not_show_what_others_sent(executor: Executor) -> N
     batch = decode_batch(batch_of("s", 2, replace(whole, program_body=b"")))
     programs = executor._programs
     assert programs.outline(batch, "tenant acme") is not None and programs.outline(batch, "tenant evil") is None
+
+
+def test_the_launching_thread_neither_compiles_nor_waits_for_it(
+    executor: Executor, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch comes to its turn while its program is being compiled, for another session: its launch is given back, others go on."""
+    began, go_on, compiled = threading.Event(), threading.Event(), []
+    prepare = engine.prepare
+
+    def slow(verified: Verified) -> Prepared:
+        compiled.append(threading.current_thread().name)
+        began.set()
+        assert go_on.wait(60)
+        return prepare(verified)
+
+    whole = increment(16).flush([1], allocs=[(1, 128)])
+    first = executor._tenants["s"].bring(1, batch_of("s", 1, whole))
+    executor._carry_out(OpenSpace("other", "token", b"", TERMS))
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "prepare", slow)
+        preparing = threading.Thread(target=executor._prepare, args=(first,), name="prepare")
+        preparing.start()
+        try:
+            assert began.wait(60)
+            executor._carry_out(Execute("other", 1, b"", batch_of("other", 1, replace(whole, program_body=b"", dims=b""))))
+            assert executor._results[-1].status == AWAITS
+            executor._carry_out(Execute("s", 1, b"", b""))
+            assert executor._results[-1].status == AWAITS
+        finally:
+            go_on.set()
+            preparing.join()
+    for session in ("other", "s"):
+        executor._prepare_next()
+        executor._carry_out(Execute(session, 1, b"", b""))
+        assert executor._results[-1].status == RAN
+    assert compiled == ["prepare"]
