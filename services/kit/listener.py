@@ -68,7 +68,7 @@ class Listener:
         while True:
             try:
                 connection, address = await loop.sock_accept(self._bound)
-            except OSError:  # no file is left, or the caller has closed it
+            except OSError:  # no file is left, or the caller has disconnected
                 await asyncio.sleep(_PAUSE_S)
                 continue
             host = str(address[0])

@@ -20,12 +20,15 @@ from services.kit.errors import KitError
 from services.kit.log import setup_logging
 
 __all__ = [
-    "DIE_WITH_PARENT", "child_environment", "die_with_parent", "exited", "free_port", "ready", "run", "run_service",
+    "DIE_WITH_PARENT", "PRIVATE_UMASK", "child_environment", "die_with_parent", "exited", "free_port", "ready", "run", "run_service",
     "spawn", "stop_process",
 ]  # fmt: skip
 
 DIE_WITH_PARENT: Final = "WOOLY_DIE_WITH_PARENT"
 """Set to the parent's pid by a process that starts a service as a child: the service ends (as on SIGTERM) when that process does."""
+
+PRIVATE_UMASK: Final = 0o077
+"""Files and folders are their user's alone."""
 
 _PR_SET_PDEATHSIG: Final = 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -116,7 +119,8 @@ def free_port(host: str = "127.0.0.1") -> int:
 
 def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
     """Run ``main(stop)`` on uvloop until it returns. ``stop`` is set on SIGTERM and SIGINT, and when the parent named by
-    WOOLY_DIE_WITH_PARENT ends."""
+    WOOLY_DIE_WITH_PARENT ends. Files that this process and its children make are its user's alone."""
+    os.umask(PRIVATE_UMASK)
 
     async def body() -> int:
         stop = asyncio.Event()

@@ -27,7 +27,7 @@ from typing import Any, Final
 from services.kit.errors import KitError, StartError
 from services.kit.log import get_logger, setup_logging
 from services.kit.nats_server import NatsServer, reachable
-from services.kit.process import DIE_WITH_PARENT, child_environment, exited, free_port, ready, run, spawn, stop_process
+from services.kit.process import DIE_WITH_PARENT, PRIVATE_UMASK, child_environment, exited, free_port, ready, run, spawn, stop_process
 from services.up.secure import Secure
 from wooly_server import module_command
 
@@ -114,6 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     listen = options.listen or "127.0.0.1"
     setup_logging("up")
+    os.umask(PRIVATE_UMASK)
     folder = Path(tempfile.mkdtemp(prefix="wooly-up-")) if options.dir is None else options.dir.expanduser().resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -469,6 +469,14 @@ class TestDataPort:
             assert _welcome(world, host, int(number), hello) == good
 
 
+def test_other_users_read_nothing_that_a_stack_writes(world: World) -> None:
+    """Journals, logs, saved views and streams hold titles, tenants and bills."""
+    folder = world.stack.folder / "state"
+    made = {path for path in folder.rglob("*") if path.is_file() or path.is_dir()}
+    assert {"facts.journal", "view.json", "server.log"} <= {path.name for path in made}, sorted(path.name for path in made)
+    assert not [path for path in made if path.stat().st_mode & 0o077]
+
+
 def test_a_script_learns(world: World) -> None:
     """torch on a client with a key, over TLS, placed by the controller; the bill goes to the key's tenant."""
     environment = world.stack.client_environment(

@@ -133,7 +133,7 @@ async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent:
 
 @pytest.mark.parametrize("tls", [False, True])
 def test_one_address_has_a_part_of_the_connections(tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that say nothing before TLS among them; another address is served, and the first again once they are closed."""
+    """Those that say nothing before TLS among them; another address is served, and the first again once they have ended."""
     monkeypatch.setattr(listener, "_CONNECTIONS_MAX", 40)
     if tls:
         certified(tmp_path, monkeypatch)
