@@ -13,10 +13,8 @@ from bus_schemas.events import DeviceFact, KeyIssued, NodeRegistered
 from bus_schemas.subjects import is_token
 from bus_schemas.texts import title_of
 
-__all__ = ["CORES_MAX", "DEVICES_MAX", "DEVICE_BYTES_MAX", "GROUPS_MAX", "bounded"]
+__all__ = ["CORES_MAX", "DEVICE_BYTES_MAX", "bounded"]
 
-DEVICES_MAX: Final = 64
-GROUPS_MAX: Final = 64
 CORES_MAX: Final = 1 << 20
 DEVICE_BYTES_MAX: Final = 1 << 50
 _INDEX_MAX: Final = 1 << 31
@@ -39,10 +37,6 @@ def bounded(event: NodeRegistered, keys: Collection[KeyIssued] = ()) -> tuple[No
 
 
 def _refusal(event: NodeRegistered) -> str:
-    if len(event.devices) > DEVICES_MAX:
-        return f"registration refused: {len(event.devices)} devices, {DEVICES_MAX} at most; start several servers"
-    if len(event.groups) > GROUPS_MAX:
-        return f"registration refused: {len(event.groups)} groups (NODE_GROUPS), {GROUPS_MAX} at most"
     bad = next((group for group in event.groups if not is_token(group)), None)
     if bad is not None:
         return f"registration refused: group {title_of(bad)[:64]!r} (NODE_GROUPS) is not 1 to 64 letters, digits, '-' or '_'"

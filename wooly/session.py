@@ -24,7 +24,6 @@ from bus_schemas import faults, subjects
 from bus_schemas.batch import Done, Fault, Upload, decode_done
 from bus_schemas.events import Outcome
 from bus_schemas.session import CloseSession, Ping, Pong, SessionClosed, SessionOpened
-from bus_schemas.texts import title_of
 from wooly import progress
 from wooly.config import Config
 from wooly.errors import ForkError, NodeLostError, ProtocolError, WoolyError, from_fault
@@ -528,7 +527,7 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
     bus.start()
     try:
         tracer = Tracer("wooly-client")
-        info = open_on_node(bus, config, title_of(title), device, tracer.open(title))
+        info = open_on_node(bus, config, title, device, tracer.open(title))
         session = Session(bus, info, tracer)
         bus.call(session._start(), 6.0)
     except BaseException:

@@ -12,8 +12,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from bus_schemas.events import TaskSubmitted
+from bus_schemas.limits import TITLE_CHARS_MAX
 from bus_schemas.runs import SCRIPT_BYTES_MAX, RunScript
-from bus_schemas.texts import TITLE_CHARS_MAX, TITLE_PATTERN
+from bus_schemas.texts import TITLE_PATTERN
 from scheduler.placement.states import DEFAULT_VRAM_MB, GLOBAL_LIMITS, OVERCOMMIT_GLOBAL, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
 from scheduler.vram import PERCENT_MAX
 from services.controller.webhook import URL_CHARS_MAX

@@ -99,8 +99,7 @@ class _Server(uvicorn.Server):
         if self.lifespan.should_exit:
             raise StartError("the HTTP server ended while it started")
         assert sockets is not None
-        (bound,) = sockets
-        self.servers = [Listener(bound, self._protocol, self.config.ssl)]  # type: ignore[list-item]  # it is closed, and no more
+        self.servers = [Listener(sockets[0], self._protocol, self.config.ssl)]  # type: ignore[list-item]  # it is closed, and no more
         self.started = True
 
     def _protocol(self) -> SlowClientProtocol:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from bus_schemas import subjects
-from bus_schemas.limits import TITLE_CHARS_MAX
 from bus_schemas.session import NodeInfo, OpenSession, SessionOpened
 from bus_schemas.terms import TaskTerms
+from bus_schemas.texts import title_of
 from wooly import outcome, progress
 from wooly.config import Config
 from wooly.errors import ApiError, ConfigError, NoServerError, PlacementError, ProtocolError, TaskCancelledError, from_fault
@@ -227,7 +227,7 @@ def discover(bus: BusThread, deadline_s: float = _DISCOVER_S) -> NodeInfo:
 
 def open_on_node(bus: BusThread, config: Config, title: str, device: int, traceparent: str = "") -> SessionOpened:
     """Open a session for the script's device ``device``, in this trace; the node's answer. Raises what ``open_session`` raises."""
-    title = title[:TITLE_CHARS_MAX]
+    title = title_of(title)
     place = place_for(config, title, device) if config.controller_url else _own_choice(bus, config, title)
     node, gpus = place.node, place.gpus
     if not 0 <= device < len(gpus):

@@ -270,13 +270,7 @@ def test_a_session_name_that_is_used_again_for_another_task_ends_the_first() -> 
 
 
 @pytest.mark.parametrize(
-    ("registered", "why"),
-    [
-        (node("evil", *[10] * 10_000), "10000 devices, 64 at most"),
-        (node("evil", 10, groups=tuple(f"g{number}" for number in range(65))), "65 groups"),
-        (node("evil", 10, groups=("x" * 65,)), "group 'xxx"),
-        (node("evil", 10, groups=("a b",)), "group 'a b'"),
-    ],
+    ("registered", "why"), [(node("evil", 10, groups=("x" * 65,)), "group 'xxx"), (node("evil", 10, groups=("a b",)), "group 'a b'")]
 )
 def test_a_registration_out_of_bounds_is_refused(registered: NodeRegistered, why: str) -> None:
     """The node is shown as lost, with the reason, and gets no task; the next one counts again."""
