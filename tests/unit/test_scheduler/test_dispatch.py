@@ -269,6 +269,16 @@ def test_closing_runs_up_to_the_last_batch() -> None:
         close a 1           ->
         open a P0           ->
     """)
+    check("""
+        open a P0           ->
+        batch a 0           -> run a 0
+        batch a 1           ->
+        batch a 2           ->
+        close a 1           -> drop a 2 after_last
+        close a 5           ->
+        done a 0            -> run a 1
+        done a 1            -> release a
+    """)
 
 
 def test_closing_at_once_waits_only_for_what_is_in_flight() -> None:

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from scheduler.dispatch import DispatchConfig, fairness_bound, pacing
+from scheduler.dispatch import DispatchConfig, fairness_bound, pacing, percent
 from scheduler.dispatch.fair import virtual
 from scheduler.dispatch.state import SessionState
 
@@ -40,7 +40,17 @@ def paced(tokens: int, permille: int = 500) -> SessionState:
 
 @pytest.mark.parametrize(
     ("tokens", "ready_ns"),
-    [(1, 1_000), (0, 1_001), (-1, 1_001), (-999, 1_001), (-1_000, 1_002), (-1_001, 1_002), (-1_999, 1_002), (-2_000, 1_003)],
+    [
+        (5_000, 1_000),
+        (1, 1_000),
+        (0, 1_001),
+        (-1, 1_001),
+        (-999, 1_001),
+        (-1_000, 1_002),
+        (-1_001, 1_002),
+        (-1_999, 1_002),
+        (-2_000, 1_003),
+    ],
 )
 def test_a_session_is_ready_at_the_first_time_at_which_it_has_a_token(tokens: int, ready_ns: int) -> None:
     """Half of two cores gives 1,000 tokens a nanosecond."""
@@ -60,3 +70,10 @@ def test_tokens_are_spent_and_saved_up_to_the_burst(core_ns: int) -> None:
     assert session.tokens == 1_000 * (60 - core_ns)
     pacing.spend(session, config, 1_030 + 10**9, 0)
     assert session.tokens == 1_000 * 100
+
+
+@pytest.mark.parametrize(
+    ("part_ns", "window_ns", "want"), [(0, 0, 0), (5, 0, 0), (0, 10, 0), (1, 200, 1), (1, 201, 0), (3, 200, 2), (10, 10, 100)]
+)
+def test_a_part_of_a_window_is_rounded_half_up_to_whole_percent(part_ns: int, window_ns: int, want: int) -> None:
+    assert percent(part_ns, window_ns) == want

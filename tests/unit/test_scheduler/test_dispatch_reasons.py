@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scheduler.dispatch import (
     FAULT,
     FIFO,
     TIMESLICE,
     BatchArrived,
+    ConfigChanged,
     Decision,
     Dispatch,
     DispatchConfig,
@@ -125,12 +128,12 @@ def test_a_stopped_launch_still_counts_as_owed_its_share() -> None:
 
 
 def test_turns_and_arrivals_are_named_where_they_decide() -> None:
-    opened = [SessionOpened(0, name, 1, 4 - at) for at, name in enumerate("abc")]
-    arrived = [batch(1, "a"), batch(2, "b"), batch(3, "c")]
+    opened = [SessionOpened(0, name, 1, 4 - at) for at, name in enumerate("dcba")]
+    arrived = [batch(at, name) for at, name in enumerate("dcba")]
     for policy, rule in ((TIMESLICE, "turn_order"), (FIFO, "arrival_order")):
         dispatch = after(*opened, *arrived, config=DispatchConfig(in_flight_max=1, in_flight_low_max=1, policy=policy))
-        assert explain(dispatch.state, "c") == Reason(rule, ("a", "b"))
-        assert explain(dispatch.state, "b") == Reason("in_flight_full", ("a",))
+        assert explain(dispatch.state, "a") == Reason(rule, ("d", "c", "b"))
+        assert explain(dispatch.state, "c") == Reason("in_flight_full", ("d",))
 
 
 def test_a_faulted_session_is_named_so_until_it_is_closed() -> None:
@@ -161,3 +164,44 @@ def test_waits_add_up_and_the_longest_is_kept() -> None:
         dispatch.on(LaunchFinished(ends_ns, "b", seq, 1, wall_ns=1))
     dispatch.on(Tick(21))
     assert totals(dispatch.state, "b")[1:4] == (2, 13, 9)
+
+
+def test_the_reserve_gives_nothing_before_it_owes() -> None:
+    """It is configured while both wait, and there is room for one more launch."""
+    dispatch = after(SessionOpened(0, "top", 1, 0), SessionOpened(0, "low", 1, 4), *[batch(1, "top", seq) for seq in range(3)])
+    dispatch.on(batch(1, "low"))
+    config = DispatchConfig(in_flight_max=3, in_flight_low_max=3, reserve_percent=50)
+    assert launched(dispatch.on(ConfigChanged(2, config))) == ["top"]
+
+
+@pytest.mark.parametrize(("low", "credit"), [(1, 50), (4, 50), (0, 0)])
+def test_the_reserve_is_for_any_lower_priority(low: int, credit: int) -> None:
+    """A launch above it took 10 ms, half of which is owed to it; nothing is owed to a session of the same priority."""
+    config = DispatchConfig(in_flight_max=1, in_flight_low_max=1, reserve_percent=50)
+    dispatch = after(SessionOpened(0, "top", 1, 0), SessionOpened(0, "low", 1, low), batch(0, "top"), config=config)
+    dispatch.on(batch(0, "low"))
+    at = next(flight for flight in dispatch.state.flights if flight.session == "top")
+    dispatch.on(LaunchStopped(10 * MS, "top", at.seq, 10 * MS, 10 * MS))
+    assert dispatch.state.reserve_credit == credit * 10 * MS
+
+
+def test_time_behind_others_is_that_since_the_session_has_work_again() -> None:
+    """b runs for 5 ns and is idle; then its next batch waits from 20 on, behind a launch of a that began at 10."""
+    dispatch = after(SessionOpened(0, "a", 1, 0), SessionOpened(0, "b", 1, 1), batch(0, "b"), LaunchFinished(5, "b", 0, 5, wall_ns=5))
+    for stimulus in (batch(10, "a"), batch(12, "a", 1), batch(20, "b", 1), Tick(27)):
+        dispatch.on(stimulus)
+    assert totals(dispatch.state, "b").behind_ns == 7
+    assert totals(dispatch.state, "a").behind_ns == 0
+
+
+def test_a_device_is_fed_while_a_batch_waits_that_could_run() -> None:
+    """One launch at a time: from 10 to 20 another batch waits for it."""
+    dispatch = after(SessionOpened(0, "a", 1, 0), SessionOpened(0, "b", 1, 1), batch(0, "a"), batch(10, "b"), config=ONE_PLACE)
+    dispatch.on(LaunchFinished(20, "a", 0, 20, wall_ns=20))
+    dispatch.on(Tick(25))
+    assert (dispatch.state.occupancy.busy_ns, dispatch.state.occupancy.fed_ns) == (25, 10)
+
+
+def test_a_session_whose_batch_may_be_launched_is_ready() -> None:
+    dispatch = after(SessionOpened(0, "a", 1, 0), SessionOpened(0, "b", 1, 1), batch(0, "a"), batch(0, "b"), config=ONE_PLACE)
+    assert [standing(dispatch.state, name) for name in "abc"] == ["running", "ready", ""]

@@ -142,6 +142,27 @@ def test_deadlines_go_first_but_not_beyond_their_lead() -> None:
     assert share["plain"] >= 800 * MS
 
 
+def test_virtual_time_of_raised_sessions_is_shifted_back_too() -> None:
+    """They stand in a level that is not theirs, where that was when they came."""
+    young, old = backlog(12, 2), backlog(12, 2)
+    for core in (young, old):
+        core.on(ConfigChanged(0, DispatchConfig(aging_ns=20 * MS)))
+    for level in old.state.levels:
+        level.vtime += REBASE_AT
+    for session in old.state.sessions.values():
+        session.tag += REBASE_AT
+    queues.rebuild(old.state)
+    raised = 0
+
+    def feed(stimulus: Stimulus) -> None:
+        nonlocal raised
+        assert old.on(stimulus) == young.on(stimulus)
+        raised += any(session.raised for session in old.state.sessions.values())
+
+    steady(young, 500, feed)
+    assert raised > 100 and old.state.levels[0].vtime < REBASE_AT // 2
+
+
 @pytest.mark.parametrize("permille", [10, 250, 900])
 def test_a_pace_holds_over_every_window(permille: int) -> None:
     """On a device of 4 cores; also: it is used, not only not passed."""

@@ -140,6 +140,16 @@ def test_a_launch_without_a_limit_is_charged_from_when_it_has_company(company_ns
     assert dispatch.state.sessions["a"].tag - in_flight == virtual(charged_ns, 100)
 
 
+def test_a_launch_without_a_limit_that_has_its_new_level_for_itself_is_charged_nothing_there() -> None:
+    """It shared the old one for 4 of its 8 ms."""
+    dispatch = after(SessionOpened(0, "a", 1, 2), SessionOpened(0, "b", 1, 2), batch(0, "a"), finished(8 * MS, "a", 0, 8 * MS))
+    dispatch.on(batch(8 * MS, "a", 1))
+    assert dispatch.on(batch(10 * MS, "b")) == [Launch("b", 0, 10 * MS)], "a's batch will be over within a quantum"
+    dispatch.on(PriorityChanged(14 * MS, "a", 1))
+    dispatch.on(finished(16 * MS, "a", 1, 8 * MS))
+    assert dispatch.state.sessions["a"].tag == 0
+
+
 def test_a_slice_of_the_shortest_limit_is_charged() -> None:
     """1 ns is a limit; 0 stands for none."""
     config = DispatchConfig(quantum_ns=1, slice_min_ns=1, in_flight_max=1, in_flight_low_max=1)
@@ -258,3 +268,6 @@ def test_times_at_which_sessions_would_have_been_raised_do_not_pile_up() -> None
 
     steady(dispatch, 2_000, feed)
     assert 65 < most <= 2 * 50 + 65
+    waiting = [session for session in dispatch.state.sessions.values() if session.entry is not None]
+    assert len(waiting) > 40
+    assert dispatch.next_wakeup_ns() == min(session.age_due_ns for session in waiting) == min(s.waits_since_ns for s in waiting) + 10**12

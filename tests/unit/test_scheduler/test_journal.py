@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.dispatch import BatchArrived, Journal, LaunchFinished, SessionOpened, Stimulus, decode_journal, replay, verify
+from scheduler.dispatch import (
+    FIFO,
+    BatchArrived,
+    DispatchConfig,
+    Journal,
+    LaunchFinished,
+    SessionOpened,
+    Stimulus,
+    decode_journal,
+    replay,
+    verify,
+)
 from scheduler.dispatch.decisions import Launch
 from scheduler.dispatch.snapshot import Record
 from scheduler.errors import JournalError, ReplayMismatch
@@ -55,3 +66,16 @@ def test_a_decision_that_replay_does_not_give_is_named() -> None:
     records[1] = Record(records[1].stimulus, (Launch("a", 5),))
     with pytest.raises(ReplayMismatch, match="record 1"):
         verify(records)
+
+
+def test_a_replay_begins_with_the_configuration_it_is_given() -> None:
+    """Under fifo the first batch of P4 is not stopped for P0."""
+    stimuli: list[Stimulus] = [
+        SessionOpened(1, "low", 1, 4), SessionOpened(1, "top", 1, 0), BatchArrived(2, "low", 1, 0, 10), BatchArrived(3, "top", 1, 0, 10),
+    ]  # fmt: skip
+    dispatch, journal = replay(stimuli, DispatchConfig(policy=FIFO))
+    assert [flight.preempted for flight in dispatch.state.flights] == [False, False]
+    assert [flight.preempted for flight in replay(stimuli)[0].state.flights] == [True, False]
+    assert journal.digest != replay(stimuli)[1].digest
+    records = [Record(stimulus, ()) for stimulus in stimuli[:2]] + [Record(stimuli[2], (Launch("low", 0),))]
+    assert verify(records, DispatchConfig(policy=FIFO)).state.config.policy == FIFO

@@ -41,6 +41,10 @@ def state(*closings: tuple[bool, str, Outcome | None]) -> tuple[str, str]:
         ((False, "done", BAD), ("failed", "exit code 3")),
         ((False, "done", Outcome(1, "KeyError")), ("failed", "KeyError, exit code 1")),
         ((False, "killed", Outcome(143, "", 15)), ("failed", "killed by signal 15 (SIGTERM)")),
+        *[
+            ((False, "killed", Outcome(128 + number, "", number)), ("failed", f"killed by signal {number} (SIG{name})"))
+            for number, name in ((1, "HUP"), (2, "INT"), (3, "QUIT"), (6, "ABRT"), (9, "KILL"), (11, "SEGV"))
+        ],
         ((False, "killed", Outcome(192, "", 64)), ("failed", "killed by signal 64")),
         ((False, "lease", LOST), ("lost", "the client stopped answering")),
         ((True, "failed", GOOD), ("failed", "a fault ended its session on the node; the script ended with exit code 0")),

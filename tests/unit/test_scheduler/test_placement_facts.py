@@ -163,6 +163,7 @@ def test_devices_that_no_placement_could_name_are_left_out() -> None:
         ([placed("t", "a", 0)], 2, "queued"),
         ([placed("t", "a", 0), opened("s", "a", "t")], 3, "started"),
         ([opened("s", "a", "t"), closed("s", "a")], 4, "completed"),
+        ([opened("s", "a", "t"), opened("r", "a", "t"), closed("s", "a")], 3, "started"),
         ([opened("s", "a", "t"), TaskPriorityChanged(7, "t", 3)], 7, "started"),
         ([placed("t", "a", 0), SILENT], 5, "queued"),
         ([placed("t", "a", 0), opened("s", "a", "t"), SILENT], 5, "failed"),
@@ -216,6 +217,9 @@ def test_a_session_is_told_of_a_priority_only_while_its_task_is_live() -> None:
     view.apply(6, SILENT)
     assert sessions_to_reprioritise(view) == []
     view.apply(7, BACK)
+    view.apply(7, opened("r", "a", "t", priority=3))
+    assert [seen.fact.session for seen, _ in sessions_to_reprioritise(view)] == ["r", "s"]
+    view.apply(7, closed("r", "a"))
     assert [seen.fact.session for seen, _ in sessions_to_reprioritise(view)] == ["s"]
     view.apply(8, TaskStateChanged(8, "t", "completed"))
     assert sessions_to_reprioritise(view) == []

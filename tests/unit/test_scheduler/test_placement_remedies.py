@@ -19,7 +19,7 @@ from bus_schemas.events import (
 from scheduler.errors import ReplayMismatch
 from scheduler.placement import ClusterView, Remedy, check_recorded, decide, explain, why_waiting
 from scheduler.placement.feasible import Refusal
-from tests.unit.test_scheduler.clusters import GIB, MINUTE, Cluster, node, task
+from tests.unit.test_scheduler.clusters import GIB, MINUTE, Cluster, node, session, task
 
 
 def remedies(view: ClusterView, name: str = "t", minute: int = 0) -> tuple[Remedy, ...]:
@@ -57,6 +57,12 @@ def test_the_largest_holders_end_first_and_none_that_need_not() -> None:
 def test_a_task_on_several_devices_ends_on_all_of_them() -> None:
     view = Cluster(node("a", 10, 10), task("both", 8, gpus=2), task("t", 5, gpus=2)).view
     assert ends(view) == [("a", (0, 1), ("both",), ())]
+
+
+def test_a_session_of_a_task_ends_with_it_and_is_not_named() -> None:
+    """It holds nothing beside its task."""
+    cluster = Cluster(node("a", 10), task("one", 8), session("s", "one", "a"), task("t", 5))
+    assert ends(cluster.view) == [("a", (0,), ("one",), ())]
 
 
 def test_holders_of_each_of_several_devices_end() -> None:
@@ -131,6 +137,17 @@ def test_the_node_that_needs_the_smallest_overcommit_is_named(
     view = holding(*held, nodes=(node("a", *sizes), node("b", *sizes)), wish=task("t", gib, gpus=gpus))
     found = [(remedy.node, remedy.value) for remedy in remedies(view) if remedy.kind == "overcommit"]
     assert found == [expected]
+
+
+def test_no_overcommit_helps_a_task_that_cannot_be_swapped_out() -> None:
+    cluster = Cluster(node("a", 10), task("one", 8), task("t", 5, noswap=True))
+    assert [remedy.kind for remedy in remedies(cluster.view)] == ["end"]
+
+
+def test_the_group_that_a_node_should_join_is_the_first_by_name() -> None:
+    cluster = Cluster(node("a", 10), node("b", 1, groups=("blue", "red")), task("t", 5, groups=("red", "blue")))
+    found = [(remedy.node, remedy.value, remedy.text) for remedy in remedies(cluster.view) if remedy.kind == "group"]
+    assert found == [("a", "blue", "node a being put into group blue")]
 
 
 def test_no_overcommit_helps_more_devices_than_a_node_has() -> None:

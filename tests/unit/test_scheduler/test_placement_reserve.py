@@ -251,6 +251,15 @@ def test_a_pass_with_a_memory_looks_at_devices_of_which_less_is_in_use_now() -> 
     assert cluster.where("t") == "a"
 
 
+def test_a_pass_with_a_memory_looks_at_those_that_still_wait_of_equal_tasks() -> None:
+    cluster = Remembering(node("a", 10), task("hog", 6), task("small", 4), task("first", 5), task("second", 5))
+    cluster.end("hog", 1)
+    assert (cluster.where("first"), cluster.where("second")) == ("a", "")
+    cluster.end("small", 2)
+    assert cluster.where("second") == "a"
+    assert cluster.view.shapes == {}
+
+
 def test_a_pass_with_a_memory_reserves_and_moves_when_it_is_time() -> None:
     cluster = Remembering(node("a", 10), node("b", 10), task("a1", 6), task("b1", 5), task("b2", 3), task("t", 10))
     cluster.go(4)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from bus_schemas.events import ConfigChanged, DeviceFact, NodeRegistered
-from scheduler.placement import capacity
+from scheduler.placement import capacity, decide
 from scheduler.placement.columns import BYTES_MAX
 from scheduler.placement.feasible import beyond_every_device
 from scheduler.placement.reasons import REASONS, reason_text
 from scheduler.placement.state import default_priority, default_vram_bytes
 from scheduler.placement.states import DEFAULT_VRAM_MB, DEFAULTS, GLOBAL_LIMITS, NODE_LIMITS
+from scheduler.vram import schedulable_bytes
 from tests.unit.test_scheduler.clusters import GIB, Cluster, node, session, task
 
 MIB = 1 << 20
@@ -79,8 +80,16 @@ def test_an_overcommit_of_the_node_goes_before_that_of_the_cluster(values: dict[
 def test_a_node_that_joins_later_has_the_settings_made_before() -> None:
     cluster = Cluster(ConfigChanged(1, "a", "drained", 1), ConfigChanged(1, "global", "default_vram_overcommit_percent", 50), node("a", 10))
     assert cluster.view.drained("a")
+    assert [refusal[2] for refusal in decide(cluster.view, task("t"), 0).refusals] == ["node_drained"]
     assert capacity(cluster.view, "a", cluster.view.nodes["a"].registered.devices[0]).schedulable_bytes == 15 * GIB
     assert capacity(cluster.view, "a", cluster.view.nodes["a"].registered.devices[0]).physical_bytes == 10 * GIB
+
+
+def test_what_may_be_promised_on_the_largest_devices_is_exact() -> None:
+    devices = (DeviceFact(0, "gpu", "host", 8, BYTES_MAX - 1),)
+    cluster = Cluster(NodeRegistered(1, "a", "a", "", 1, devices), ConfigChanged(1, "a", "overcommit_vram_percent", 999))
+    found = capacity(cluster.view, "a", devices[0])
+    assert found.schedulable_bytes == schedulable_bytes(BYTES_MAX - 1, 999) == (BYTES_MAX - 1) * 1099 // 100
 
 
 # -- what a task gets that does not ask --------------------------------------------------------------------------------------------------

@@ -43,7 +43,9 @@ def test_the_refusal_names_quota_use_and_request() -> None:
     ],
 )
 def test_quota_first_then_the_device(quota: int, use: int, nbytes: int, free: int, reason: str) -> None:
-    assert check_quota(quota, use, nbytes, free).reason == reason
+    verdict = check_quota(quota, use, nbytes, free)
+    assert verdict.reason == reason and bool(verdict.text) == bool(reason)
+    assert (verdict.quota_bytes, verdict.use_bytes, verdict.request_bytes, verdict.free_bytes) == (quota, use, nbytes, free)
 
 
 @pytest.mark.parametrize(

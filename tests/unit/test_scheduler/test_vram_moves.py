@@ -99,7 +99,8 @@ def test_memory_that_leaves_for_a_batch_is_not_taken_by_an_equal_one() -> None:
     assert memory(device, "a").leaving_for == "p", "a higher priority takes it"
 
 
-def test_memory_that_leaves_for_the_reserve_is_taken_by_a_batch() -> None:
+@pytest.mark.parametrize("nbytes", [11, 15, 20])
+def test_memory_that_leaves_for_the_reserve_is_taken_by_a_batch(nbytes: int) -> None:
     """Nothing more is swapped out for it."""
     device = Device(reserve=20)
     device.holding("a", 50)
@@ -107,10 +108,10 @@ def test_memory_that_leaves_for_the_reserve_is_taken_by_a_batch() -> None:
     device.open("b")
     device.open("c")
     assert device.ask("b", 40) == [Allow("b", 40), SwapOut("a", 10)]
-    assert device.ask("c", 15) == [Await("c", 1200)]
+    assert device.ask("c", nbytes) == [Await("c", 1200)]
     assert (memory(device, "a").leaving_for, memory(device, "c").grant) == ("c", 10)
     assert device.out("a", 10) == [MemoryReady("c")]
-    assert device.ask("c", 15)[0] == Allow("c", 15)
+    assert device.ask("c", nbytes)[0] == Allow("c", nbytes)
 
 
 def test_a_batch_is_served_from_what_a_later_one_had_to_give_up() -> None:
@@ -138,6 +139,40 @@ def test_a_session_with_memory_set_aside_is_no_victim_of_an_equal_one() -> None:
     device.open("z")
     assert device.ask("z", 20) == [Await("z", 1000 + IDLE)], "a has just been used, x is about to run"
     assert (memory(device, "x").grant, memory(device, "x").leaving) == (10, 0)
+
+
+def test_a_waiting_session_that_gives_memory_to_another_asks_again_when_it_has_left() -> None:
+    """What its own batch needs is more by then: "v" waits for 20 and gives 30 to "z", when 50 come free."""
+    device = Device()
+    device.holding("v", 50)
+    device.at = IDLE
+    device.holding("w", 50)
+    device.open("z")
+    assert device.ask("v", 20, pinned=50) == [Await("v", 1000 + IDLE)]
+    assert device.ask("z", 30) == [SwapOut("v", 30, "z"), Await("z", 1000 + IDLE)]
+    assert device.tell(SessionClosed(IDLE, "w")) == [MemoryReady("z")]
+    assert device.out("v", 30) == [MemoryReady("v")]
+    assert device.ask("v", 20, back=30) == [SwapIn("v", 30), Await("v", 1000 + IDLE)]
+
+
+def test_what_is_set_aside_is_no_longer_missing_when_a_swap_failed() -> None:
+    device = Device()
+    device.holding("a", 50)
+    device.at = 1
+    device.holding("b", 45)
+    device.at = 200
+    device.open("z")
+    assert device.ask("z", 15) == [SwapOut("a", 10, "z"), Await("z", 1200)]
+    assert device.tell(SwapFailed(200, "a")) == [SwapOut("b", 10, "z")]
+
+
+def test_a_batch_that_needs_a_single_unit_waits_for_it() -> None:
+    device = Device()
+    device.holding("a", 100)
+    device.open("z")
+    assert device.ask("z", 1) == [Await("z", 1000)]
+    assert device.tell(Freed(1, "a", 0)) == []
+    assert device.tell(Freed(2, "a", 1)) == [MemoryReady("z")]
 
 
 def test_what_comes_back_is_not_needed_again_when_another_batch_went_first() -> None:
@@ -231,7 +266,7 @@ def test_a_refused_batch_leaves_nothing_behind_and_its_session_has_patience_agai
     device.ask("z", 10)
     device.at = 40
     assert device.tell(Tick(40)) == [MemoryReady("z")]
-    assert [type(decision) for decision in device.ask("z", 10)] == [Refuse]
+    assert [(type(decision), decision.session) for decision in device.ask("z", 10)] == [(Refuse, "z")]
     assert (device.vram.state.waiting, memory(device, "z").waiter, device.vram.next_wakeup_ns) == ([], None, None)
     device.at = 50
     assert device.ask("z", 10) == [Await("z", 90)]
@@ -274,6 +309,43 @@ def test_no_more_leaves_than_a_session_holds(nbytes: int, dropped: int, possible
     else:
         with pytest.raises(StimulusError, match="30 bytes are leaving, it holds 50 bytes"):
             device.tell(stimulus)
+
+
+def test_what_a_session_holds_is_not_reported_while_its_memory_moves() -> None:
+    device = Device()
+    device.holding("a", 50)
+    device.at = IDLE
+    device.open("z")
+    device.ask("z", 80)
+    with pytest.raises(StimulusError, match="its memory is moving"):
+        device.tell(Holds(IDLE, "a", 50))
+    device.out("a", 30)
+    device.tell(Holds(IDLE, "a", 20, 25))
+    assert (device.vram.state.swapped_bytes, device.vram.state.used_bytes) == (25, 100)
+    device.tell(Holds(IDLE, "a", 20, 10))
+    assert device.vram.state.swapped_bytes == 10
+
+
+def test_a_session_that_closes_while_its_memory_moves_takes_it_off_all_sums() -> None:
+    device = Device()
+    device.holding("a", 50)
+    device.holding("b", 50)
+    device.at = IDLE
+    device.open("z")
+    assert device.ask("z", 30) == [SwapOut("a", 30, "z"), Await("z", 1000 + IDLE)]
+    assert device.vram.state.leaving_bytes == 30
+    assert device.tell(SessionClosed(IDLE, "a")) == [MemoryReady("z")]
+    state = device.vram.state
+    assert (state.leaving_bytes, state.swapped_bytes, state.used_bytes, state.free_bytes) == (0, 0, 80, 20)
+
+
+def test_a_batch_that_counts_on_all_that_others_hold_waits_on() -> None:
+    device = Device()
+    device.holding("a", 100)
+    device.open("z")
+    assert device.ask("z", 100) == [Await("z", 1000)]
+    assert device.tell(Tick(IDLE - 1)) == []
+    assert device.tell(Tick(IDLE)) == [SwapOut("a", 100, "z")]
 
 
 @pytest.mark.parametrize("field", ["nbytes", "back_bytes", "pinned_bytes", "attached_bytes", "copied_bytes"])
