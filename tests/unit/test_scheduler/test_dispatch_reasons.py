@@ -84,6 +84,23 @@ def test_a_slice_of_the_reserve_that_is_being_stopped_holds_no_batch() -> None:
     assert explain(dispatch.state, "c") == Reason("in_flight_full", ("b", "a"))
 
 
+def test_the_reserve_has_one_slice_in_flight_at_a_time() -> None:
+    """Nothing preempts it. Much is owed to two sessions of P4, and there is room for both."""
+    opened = [SessionOpened(0, name, 1, priority) for name, priority in (("top", 0), ("low", 4), ("lower", 4))]
+    dispatch = after(*opened, *[batch(1, "top", seq) for seq in range(6)], batch(1, "low"), batch(1, "lower"))
+    dispatch.on(ConfigChanged(2, DispatchConfig(in_flight_max=4, in_flight_low_max=1, reserve_percent=90)))
+    assert launched(dispatch.on(LaunchFinished(100 * MS, "top", 0, 99 * MS, wall_ns=99 * MS))) == ["low"]
+    assert launched(dispatch.on(LaunchFinished(101 * MS, "top", 1, MS, wall_ns=MS))) == ["top"]
+    assert [flight.session for flight in dispatch.state.flights if flight.reserved] == ["low"]
+
+
+def test_a_session_whose_turn_is_used_up_to_the_last_nanosecond_goes_to_the_end_of_the_line() -> None:
+    config = DispatchConfig(in_flight_max=1, in_flight_low_max=1, policy=TIMESLICE)
+    dispatch = after(SessionOpened(0, "a", 1, 0), SessionOpened(0, "b", 1, 0), batch(0, "a"), batch(0, "b"), config=config)
+    assert launched(dispatch.on(LaunchStopped(4 * MS, "a", 0, 4 * MS, 4 * MS))) == ["a"], "6 ms of its turn are left"
+    assert launched(dispatch.on(LaunchStopped(10 * MS, "a", 0, 6 * MS, 6 * MS))) == ["b"]
+
+
 def test_the_reserve_gives_nothing_once_its_slice_has_used_the_credit() -> None:
     """The lowest level gains half of the 10 ms that ran above it, and pays half of its own slice of 20 ms."""
     config = DispatchConfig(in_flight_max=1, in_flight_low_max=1, reserve_percent=50)

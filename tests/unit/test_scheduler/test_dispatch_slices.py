@@ -159,6 +159,20 @@ def test_a_slice_of_the_shortest_limit_is_charged() -> None:
     assert [flight.charged for flight in dispatch.state.flights] == [virtual(1, 100)]
 
 
+def test_a_session_that_stays_active_keeps_what_it_has_too_little() -> None:
+    """b's launch moved the virtual time of the level beyond a's tag; a's slice in flight then comes back before it began."""
+    dispatch = after(SessionOpened(0, "a", 1, 2), SessionOpened(0, "b", 1, 2), batch(0, "a"), batch(0, "b"))
+    dispatch.on(LaunchStopped(MS, "a", 0, MS, MS))
+    dispatch.on(LaunchStopped(11 * MS, "b", 0, 10 * MS, 10 * MS))
+    a, b = (dispatch.state.sessions[name] for name in "ab")
+    assert [flight.session for flight in dispatch.state.flights] == ["a", "b"]
+    assert dispatch.state.levels[2].vtime == virtual(10 * MS, 100)
+    dispatch.on(LaunchStopped(12 * MS, "a", 0, 0, 0))
+    charged = {flight.session: flight.charged for flight in dispatch.state.flights}
+    assert a.tag - charged["a"] == virtual(MS, 100)
+    assert b.tag - charged["b"] == virtual(10 * MS, 100)
+
+
 # -- what is measured and learnt -----------------------------------------------------------------------------------------------------------
 
 

@@ -96,6 +96,14 @@ def test_two_tasks_that_ask_for_the_same_reserve_a_device_each() -> None:
     assert (reserved(cluster, "first"), reserved(cluster, "second")) == (("a", (0,)), ("b", (0,)))
 
 
+def test_no_more_tasks_reserve_than_are_configured_whatever_they_ask_for() -> None:
+    cluster = Cluster(node("a", 10), node("b", 10), task("a1", 10), task("b1", 10), ConfigChanged(1, "global", "queue_reservations_max", 1))
+    for name, gib in (("first", 9), ("second", 8)):
+        cluster.add(task(name, gib))
+    cluster.go(5)
+    assert (reserved(cluster, "first"), reserved(cluster, "second")) == (("a", (0,)), ("", ()))
+
+
 # -- when and for how long ---------------------------------------------------------------------------------------------------------------
 
 

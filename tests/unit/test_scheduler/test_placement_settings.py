@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus_schemas.events import ConfigChanged, DeviceFact, NodeRegistered
+from bus_schemas.events import ConfigChanged, DeviceFact, NodeRegistered, TaskSubmitted
 from scheduler.placement import capacity, decide
 from scheduler.placement.columns import BYTES_MAX
 from scheduler.placement.feasible import beyond_every_device
@@ -90,6 +90,14 @@ def test_what_may_be_promised_on_the_largest_devices_is_exact() -> None:
     cluster = Cluster(NodeRegistered(1, "a", "a", "", 1, devices), ConfigChanged(1, "a", "overcommit_vram_percent", 999))
     found = capacity(cluster.view, "a", devices[0])
     assert found.schedulable_bytes == schedulable_bytes(BYTES_MAX - 1, 999) == (BYTES_MAX - 1) * 1099 // 100
+
+
+def test_a_task_that_asks_for_more_than_there_can_be_fits_no_device() -> None:
+    """Also more than fits the numbers by which devices are compared."""
+    devices = (DeviceFact(0, "gpu", "host", 8, BYTES_MAX // 2),)
+    view = Cluster(NodeRegistered(1, "a", "a", "", 1, devices)).view
+    for nbytes, fits in ((BYTES_MAX // 2, True), (BYTES_MAX // 2 + 1, False), (BYTES_MAX, False), (2**62, False)):
+        assert bool(decide(view, TaskSubmitted(1, "t", "acme", 0, nbytes), 0).gpus) == fits
 
 
 # -- what a task gets that does not ask --------------------------------------------------------------------------------------------------

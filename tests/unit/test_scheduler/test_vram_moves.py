@@ -281,6 +281,8 @@ def test_another_priority_moves_a_waiting_batch_in_the_order_of_service() -> Non
     assert device.vram.state.waiting == ["y", "z"]
     assert device.tell(PriorityChanged(1, "z", 2)) == []
     assert device.vram.state.waiting == ["z", "y"]
+    assert device.tell(PriorityChanged(1, "y", 0)) == device.tell(PriorityChanged(1, "y", 4)) == []
+    assert (memory(device, "y").priority, device.vram.state.waiting) == (4, ["z", "y"])
     assert device.tell(SessionClosed(2, "a")) == [MemoryReady("z")]
 
 
