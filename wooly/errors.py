@@ -10,8 +10,6 @@ import os
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from bus_schemas.texts import printable
-
 __all__ = [
     "WoolyError",
     "ConfigError",
@@ -236,6 +234,8 @@ def from_fault(name: str, message: str, places: Sequence[str] = (), where: str =
 
     ``where``: what it is about in the user's script (``link.Origin.text``); empty: not known.
     """
+    from bus_schemas.texts import printable  # not at the top: a process without the device imports this module and no schema
+
     name, message, places = printable(name), printable(message), tuple(map(printable, places))
     known = _BY_FAULT.get(name)
     if known is None:

@@ -19,7 +19,7 @@ import traceback
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -413,15 +413,21 @@ class Executor:
             batch = brought.batch()
             if batch.program:
                 self._programs.ready(batch, brought.whose)
+        except Needs:  # the bodies that it has are known now; others may come before its place in the order
+            brought.known = msgspec.structs.replace(brought.batch(), **_NO_BODIES)
+            return False
         except Exception as problem:  # of any kind: the launching thread reports it, with its trace
             brought.problem = problem
             return False
         return True
 
 
+_NO_BODIES: Final[dict[str, Any]] = {"program_body": b"", "dims_body": b"", "dims_delta": None, "kernels": ()}
+
+
 def _same(again: Batch, batch: Batch) -> bool:
     """Is it the batch that is under way? Bodies come or not, as the sender thinks they are known here."""
-    blank = {"program_body": b"", "dims_body": b"", "dims_delta": None, "kernels": (), "trace": "", "origin": ""}
+    blank = _NO_BODIES | {"trace": "", "origin": ""}
     return msgspec.structs.replace(again, **blank) == msgspec.structs.replace(batch, **blank)
 
 

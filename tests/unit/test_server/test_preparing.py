@@ -191,3 +191,17 @@ def test_the_launching_thread_neither_compiles_nor_waits_for_it(
         executor._carry_out(Execute(session, 1, b"", b""))
         assert executor._results[-1].status == RAN
     assert compiled == ["prepare"]
+
+
+def test_bodies_that_come_between_preparing_and_launching_count(executor: Executor) -> None:
+    """A batch that lacked one when it was prepared is looked at again in its place; what it brought itself is known then."""
+    whole = increment(16).flush([1], allocs=[(1, 128)])
+    executor._carry_out(OpenSpace("other", "token", b"", TERMS))
+    half = batch_of("other", 1, replace(whole, dims=b""))
+    assert not executor._prepare(executor._tenants["other"].bring(1, half))
+    executor._carry_out(Execute("other", 1, b"", b""))
+    assert decode_done(executor._results[-1].done).needs == (whole.dims_digest,)
+    assert not executor._prepare(executor._tenants["other"].bring(1, batch_of("other", 1, replace(whole, program_body=b"", dims=b""))))
+    assert executed(executor, 1, batch_of("s", 1, replace(whole, program_body=b""))).status == RAN
+    executor._carry_out(Execute("other", 1, b"", b""))
+    assert executor._results[-1].status == RAN
