@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 import pytest
 
-from bus_schemas.events import UsageRecorded
+from bus_schemas.events import SessionOpenedFact, UsageRecorded
 from bus_schemas.telemetry import RunningSession, Telemetry
 from tests.support.plane import GIB, wait_until
 from tests.support.secured import HOME, OTHER, Secured
@@ -66,8 +66,11 @@ def missing(raw: Any, kept: Any, where: str) -> list[str]:
 def house() -> Iterator[Secured]:
     with Secured() as house:
         now_ns = time.time_ns()
+        key, _ = house.key(user=f"{HOME}-member")  # usage counts for sessions of a tenant's keys
+        opened = SessionOpenedFact(now_ns - 10**9, f"{key}-s", HOME, f"{HOME}-task", "node-a", 0, 2, GIB)
+        house.plane.publish("session", opened.session, opened)
         usage = UsageRecorded(
-            "node-a", 1, 0, 1, "s", HOME, f"{HOME}-task", 0, now_ns - 10**9, now_ns, 10**9, 10**6, 1, 1
+            "node-a", 1, 0, 1, opened.session, HOME, f"{HOME}-task", 0, now_ns - 10**9, now_ns, 10**9, 10**6, 1, 1
         )  # fmt: skip
         house.plane.publish("usage", "node-a", usage)
         running = RunningSession(f"{HOME}-session", f"{HOME}-task", 2, GIB, HOME, core_ns=7)
