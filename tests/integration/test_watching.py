@@ -36,7 +36,7 @@ UNITS = ("_seconds", "_bytes", "_percent", "_total", "_info", "_credits")
 COUNTS = re.compile(
     r"wooly_(controller_(log_position|following|bus_connected|on_duty)|tasks|tasks_waiting|sessions_open|session_(waits|slices)"
     r"|node_(up|drained|ready|bus_connected|facts_waiting)|node_device_(up|cores|sessions_open|launches_in_flight)"
-    r"|billing_(log_position|following|bus_connected|findings|budgets_warning|budgets_stopped))"
+    r"|billing_(log_position|following|bus_connected|findings|unbelieved_usage_events|budgets_warning|budgets_stopped))"
 )
 """Names without a unit: numbers of things, and 0 or 1."""
 

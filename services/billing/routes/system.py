@@ -100,7 +100,7 @@ async def metrics(request: Ask) -> str:
         "wooly_billing_following": ("1 while the event log is followed", projection.failure is None),
         "wooly_billing_bus_connected": ("1 while the bus is connected", projection.connected),
         "wooly_billing_findings": ("Inconsistencies found in the log", len(view.findings)),
-        "wooly_billing_unbelieved_usage": ("Usage events of nodes that are not charged", sum(view.unbelieved.values())),
+        "wooly_billing_unbelieved_usage_events": ("Usage events of nodes that are not charged", sum(view.unbelieved.values())),
         "wooly_billing_budgets_warning": ("Budgets beyond their warning, not used up", levels.count(WARNING)),
         "wooly_billing_budgets_stopped": ("Budgets that are used up", levels.count(STOPPED)),
     }

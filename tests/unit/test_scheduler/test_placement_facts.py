@@ -162,9 +162,9 @@ def test_devices_that_no_placement_could_name_are_left_out() -> None:
         ([TaskRefused(2, "t", (), 0)], 2, "queued"),
         ([placed("t", "a", 0)], 2, "queued"),
         ([placed("t", "a", 0), opened("s", "a", "t")], 3, "started"),
-        ([opened("s", "a", "t"), closed("s", "a")], 4, "completed"),
-        ([opened("s", "a", "t"), opened("r", "a", "t"), closed("s", "a")], 3, "started"),
-        ([opened("s", "a", "t"), TaskPriorityChanged(7, "t", 3)], 7, "started"),
+        ([placed("t", "a", 0), opened("s", "a", "t"), closed("s", "a")], 4, "completed"),
+        ([placed("t", "a", 0), opened("s", "a", "t"), opened("r", "a", "t"), closed("s", "a")], 3, "started"),
+        ([placed("t", "a", 0), opened("s", "a", "t"), TaskPriorityChanged(7, "t", 3)], 7, "started"),
         ([placed("t", "a", 0), SILENT], 5, "queued"),
         ([placed("t", "a", 0), opened("s", "a", "t"), SILENT], 5, "failed"),
         ([placed("t", "a", 0), opened("s", "a", "t"), SILENT, BACK], 6, "started"),
@@ -196,13 +196,13 @@ def test_a_session_that_closed_leaves_nothing_behind(of: str) -> None:
     assert view == untouched
 
 
-def test_a_session_is_of_use_to_its_second_task_alone_when_its_name_is_used_again() -> None:
-    """Its node was cut off, and another session took its name for another task."""
+def test_a_name_of_a_session_is_of_the_node_that_opened_it() -> None:
+    """Also while that node is lost: a session of another node that takes the name neither counts nor ends the first."""
     view = view_of(node("a", 0), node("b", 0), opened("s", "a", "first", gib=4), SILENT, opened("s", "b", "second", gib=3))
     view.apply(6, BACK)
-    assert (promised(view, "a")[0], promised(view, "b")[0]) == (0, 3)
+    assert (promised(view, "a")[0], promised(view, "b")[0]) == (4, 0)
     view.apply(7, closed("s", "b"))
-    assert (promised(view, "b")[0], view.sessions) == (0, {})
+    assert (promised(view, "a")[0], list(view.sessions)) == (4, ["s"])
 
 
 def test_a_cancelled_task_stays_so_when_the_node_of_its_session_is_back() -> None:

@@ -138,7 +138,7 @@ def test_the_list_of_nodes(query: dict[str, str], expected: list[str]) -> None:
 
 def hostile_context() -> dict[str, Any]:
     """Every text that comes from outside says something hostile."""
-    registered = NodeRegistered(1, "n1", HOSTILE, HOSTILE, 1, (DeviceFact(0, HOSTILE, HOSTILE, 8, GIB),), (HOSTILE,), HOSTILE)
+    registered = NodeRegistered(1, "n1", HOSTILE, HOSTILE, 1, (DeviceFact(0, HOSTILE, HOSTILE, 8, GIB),), (), HOSTILE)
     submitted = TaskSubmitted(1, "t1", HOSTILE, 2, 99 * GIB, queue=True, title=HOSTILE)
     view = fold(registered, submitted, TaskRefused(2, "t1", (("n1", 0, HOSTILE, HOSTILE),), 1), NodeLost(3, "n1", 0, HOSTILE))
     run = RunningSession(HOSTILE, HOSTILE, 1, GIB, HOSTILE, HOSTILE, state=HOSTILE)
