@@ -328,7 +328,7 @@ def index_put(build: Build[Any], instr: BoundInstr) -> None:
         extra |= {f"o{e}": size, f"x_o{e}": outer.strides["x"][e]}
         extra |= {f"i{d}_s{e}": outer.strides[f"i{d}"][e] for d in range(k)}
     made = _index_put(build.runs, mode, y.dtype, k, outer.rank, rest.rank, build.unit(rest))
-    cost = outer.numel * (0.3 + 2.0 * k / min(_SPAN, rest.sizes[-1]))
+    cost = outer.numel * (0.3 + 2.0 * k / max(1, min(_SPAN, rest.sizes[-1])))
     build.walk(made, rest, reads={"x": x, "y": y, **_named(indices)}, writes={"y": y}, point_ns=cost, run=_SPAN, extra=extra)
     if back is not None:
         copy(build, y, back)

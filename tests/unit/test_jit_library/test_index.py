@@ -127,6 +127,14 @@ def test_embedding_gradient(bench: Any) -> None:
     bench.check("index_put", [bench.dense(out)], [bench.dense(src), bench.dense(idx)], [ScatterMode.ADD])
 
 
+@pytest.mark.parametrize("mode", [ScatterMode.SET, ScatterMode.ADD])
+def test_no_indices_of_lines_without_elements(bench: Any, mode: ScatterMode) -> None:
+    idx = np.zeros(0, np.int64)
+    bench.check(
+        "index_put", [bench.dense(np.zeros((4, 0), np.float32))], [bench.dense(np.zeros((0, 0), np.float32)), bench.dense(idx)], [mode]
+    )
+
+
 @pytest.mark.parametrize("name, attrs", [("gather", [0]), ("scatter", [0, 0])])
 def test_no_indices(bench: Any, name: str, attrs: list[int]) -> None:
     x, idx = draw(bench.rng, (3, 4), DType.F32), np.zeros((0, 4), np.int64)
