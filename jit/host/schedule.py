@@ -60,7 +60,11 @@ class _Known:
             level = max(level, self._behind(self._writes, x))
         for x in call.writes:
             level = max(level, self._behind(self._writes, x), self._behind(self._reads, x))
-            for old in self._before.get(x.buffer, ()):  # at every write: a temporary may be written in parts
+        for x in (
+            *call.reads,
+            *call.writes,
+        ):  # at every access: a temporary may be written in parts, and one without elements is not written
+            for old in self._before.get(x.buffer, ()):
                 level = max(level, self._last.get(old, -1) + 1)
         return level
 

@@ -11,7 +11,10 @@ import pytest
 from jit.engine import Engine
 from jit.host.calls import Call
 from jit.host.engine import HostEngine
+from jit.host.schedule import levels_of
+from jit.plan.access import Access
 from jit.plan.arena import lay_out, size_class
+from jit.plan.calls import ArgBlock
 from jit.plan.planner import PlanOptions
 from tests.unit.test_jit.conftest import Check, checker
 from tests.unit.test_jit.programs import random_program
@@ -272,3 +275,18 @@ def test_memory_of_a_chain_is_that_of_two_links() -> None:
     nbytes = dict.fromkeys(range(21), 1000)
     assert lay_out(uses, nbytes, frozenset()).nbytes == 2 * size_class(1000)
     assert lay_out(uses, nbytes, frozenset({5})).nbytes == 3 * size_class(1000)
+
+
+def test_memory_goes_on_to_the_next_owner_also_through_one_without_elements() -> None:
+    """A temporary of no elements is never written, only read by a call that does nothing."""
+
+    def call(reads: Sequence[int], writes: Sequence[int]) -> Call:
+        touched = {t: Access(t, F, 0, ((0 if t == nothing else 4, 1),), 0, 0 if t == nothing else 16) for t in (*reads, *writes)}
+        block = ArgBlock(np.zeros(1, np.int64), np.zeros((0, 3), np.int64), (), ())
+        given = tuple(touched[t] for t in reads), tuple(touched[t] for t in writes)
+        return Call(block, *given, address=0, units=1, grain=1.0, scratch_bytes=0, name="")
+
+    first, nothing, second = 1, 2, 3
+    calls = [call([], [first]), call([first], []), call([nothing], []), call([], [second])]
+    levels = levels_of(calls, {nothing: (first,), second: (nothing,)})
+    assert levels[3] > levels[1]

@@ -135,6 +135,13 @@ def test_no_indices_of_lines_without_elements(bench: Any, mode: ScatterMode) -> 
     )
 
 
+@pytest.mark.parametrize("mode", [ScatterMode.SET, ScatterMode.ADD])
+@pytest.mark.parametrize("shape", [(3, 3), (3, 1), (3,)])
+def test_index_put_of_nothing(bench: Any, mode: ScatterMode, shape: tuple[int, ...]) -> None:
+    out, src = draw(bench.rng, shape, DType.F32), np.zeros((0, *shape[1:]), np.float32)
+    bench.check("index_put", [bench.dense(out)], [bench.dense(src), bench.dense(np.zeros(0, np.int64))], [mode])
+
+
 @pytest.mark.parametrize("name, attrs", [("gather", [0]), ("scatter", [0, 0])])
 def test_no_indices(bench: Any, name: str, attrs: list[int]) -> None:
     x, idx = draw(bench.rng, (3, 4), DType.F32), np.zeros((0, 4), np.int64)
