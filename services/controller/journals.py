@@ -145,10 +145,11 @@ def _held(kept: _Kept, life: Life) -> Json:
 
 
 def _arguments(life: Life, now_ns: int) -> list[str]:
+    """Names are joined to their flags: they may begin with a hyphen."""
     bounds = ["--from", f"{life.from_ns / 1e9:.3f}", "--to", f"{(life.to_ns or now_ns) / 1e9:.3f}"]
     nodes = {node for node, _ in life.devices}
-    node = ["--node", *nodes] if len(nodes) == 1 else []
-    node += ["--gpu", str(life.devices[0][1])] if len(life.devices) == 1 else []
-    sessions = [word for name in life.sessions for word in ("--session", name)]
+    only = [f"--node={name}" for name in nodes] if len(nodes) == 1 else []
+    only += ["--gpu", str(life.devices[0][1])] if len(life.devices) == 1 else []
+    sessions = [f"--session={name}" for name in life.sessions]
     shape = ["--top", str(_TOP), "--slots", str(SLOTS), "--limit-s", f"{_READ_S:g}", "--service", "controller"]
-    return ["why", *shape, *bounds, *node, *sessions, "--", life.task]
+    return ["why", *shape, *bounds, *only, *sessions, "--", life.task]

@@ -63,8 +63,8 @@ def bounds_flags(function: F) -> F:
 
 def bounds(node: str, from_: str, to: str, files: Sequence[str]) -> list[str]:
     """The arguments of services.replay for these flags."""
-    given = [*(("--node", node) if node else ()), *(("--from", from_) if from_ else ()), *(("--to", to) if to else ())]
-    return given + [argument for path in files for argument in ("--file", path)]
+    given = [("node", node), ("from", from_), ("to", to), *(("file", path) for path in files)]
+    return [f"--{flag}={value}" for flag, value in given if value]
 
 
 @click.command()
@@ -178,7 +178,7 @@ def why(task: str, nats_url: str | None, node: str, from_: str, to: str, files: 
     yours; --nats-url, --node, --from, --to and --file read the journals themselves.
     """
     which = bounds(node, from_, to, files)
-    arguments = ["why", task, "--top", str(top), *which]
+    arguments = ["why", "--top", str(top), *which, "--", task]
     config = configuration.load(task=False)
     if which or nats_url or not config.controller_url:
         document, _ = ask(arguments, nats_url, bus=not files)

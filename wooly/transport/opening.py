@@ -233,7 +233,7 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int, tracep
     if not 0 <= device < len(gpus):
         raise ConfigError(f"device {device} does not exist: this task has {len(gpus)} (GPU_COUNT, GPUS)")
     request = OpenSession(
-        session=subjects.session_name(bus.principal, secrets.token_urlsafe(12)),
+        session=subjects.session_name(bus.principal, secrets.token_hex(12)),
         gpus=(gpus[device],),
         dedup=config.weights_dedup,
         client_version=_VERSION,

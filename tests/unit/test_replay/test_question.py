@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from services.controller.journals import Life, _arguments
 from services.replay.question import Question, ReplayError, parse
+from wooly.cli.replay import bounds
 
 NS = 10**9
 
@@ -37,3 +39,11 @@ def test_everything_at_once() -> None:
         "why", node="n", files=(Path("a"), Path("b")), task="t1", top=3
     )
     assert parse(["whatif", "--policy", "fifo", "--quantum-ms", "5"]) == Question("whatif", policy="fifo", quantum_ms=5)
+
+
+def test_names_may_begin_with_a_hyphen() -> None:
+    life = Life("-task", "tenant", ("-X6YR1gT", "other"), (("-node", 1),), from_ns=2 * NS, to_ns=3 * NS)
+    question = parse(_arguments(life, 5 * NS))
+    assert (question.task, question.sessions, question.node, question.gpu) == ("-task", ("-X6YR1gT", "other"), "-node", 1)
+    assert (question.from_ns, question.to_ns) == (2 * NS, 3 * NS)
+    assert parse(["check", *bounds("-node", "1", "", ["-file"])]) == Question("check", node="-node", from_ns=NS, files=(Path("-file"),))
