@@ -1,5 +1,5 @@
-"""Tiers: the price class of each tenant, the best priority that its tasks may have, and the VRAM of those that name none. A projection of
-its own, for every service that needs it.
+"""Tiers: the price class of each tenant, and what its tasks may have: a priority, a device for themselves, a number at a time, and the VRAM
+of those that name none. A projection of its own, for every service that needs it.
 
 A tenant's tier and what a tier allows are valid from the later of the moment they name and the moment they were set; of those whose
 validity has begun, the last one set holds.
@@ -12,23 +12,34 @@ from typing import Final
 import msgspec
 
 from billing.tariff import DEFAULT_TIER
-from bus_schemas.events import Event, GrantRecorded, TierSet
+from bus_schemas.events import Event, GrantRecorded, TaskSubmitted, TierSet
 
-__all__ = ["BASE_CEILINGS", "PRIORITY_LOWEST", "Ceiling", "Membership", "TierBook", "priority_refusal"]
+__all__ = [
+    "BASE_CEILINGS", "LIVE_TASKS", "PRIORITY_LOWEST", "SHARED_ONLY", "Ceiling", "Membership", "TierBook", "priority_refusal",
+    "task_refusal",
+]  # fmt: skip
 
 PRIORITY_LOWEST: Final = 4
 
 BASE_CEILINGS: Final[dict[str, int]] = {"premium": 0, "standard": 0, "basic": 2}
 """In force where the log sets nothing. A tier that is not here has the ceiling 0: it forbids nothing."""
 
+LIVE_TASKS: Final = 1_000
+"""Tasks of a tenant that are not over, where the log sets no other number for its tier."""
+SHARED_ONLY: Final = frozenset({"basic"})
+"""Tiers without exclusive devices, where the log does not say otherwise."""
+
 
 class Ceiling(msgspec.Struct, frozen=True, array_like=True):
     """From ``from_ns`` (Unix time) on, tasks of the tier have at best this priority (0 is the highest of all), and those that name no VRAM
-    are placed by ``default_vram_mb`` (MiB; 0: by the cluster's default)."""
+    are placed by ``default_vram_mb`` (MiB; 0: by the cluster's default). A tenant has ``live_tasks`` of them at most (0: LIVE_TASKS), and
+    ``exclusive`` ones if that is set (None: by SHARED_ONLY)."""
 
     from_ns: int
     priority: int
     default_vram_mb: int = 0
+    live_tasks: int = 0
+    exclusive: bool | None = None
 
 
 class Membership(msgspec.Struct, frozen=True, array_like=True):
@@ -52,7 +63,8 @@ class TierBook(msgspec.Struct, array_like=True):
             if event.tenant:
                 self.members.setdefault(event.tenant, []).append(Membership(valid_ns, event.tier))
             else:
-                self.ceilings.setdefault(event.tier, []).append(Ceiling(valid_ns, event.priority_ceiling, event.default_vram_mb))
+                ceiling = Ceiling(valid_ns, event.priority_ceiling, event.default_vram_mb, event.live_tasks, event.exclusive)
+                self.ceilings.setdefault(event.tier, []).append(ceiling)
         elif isinstance(event, GrantRecorded) and event.tier and event.grant not in self.grants:
             self.grants[event.grant] = None
             self.members.setdefault(event.tenant, []).append(Membership(event.at_ns, event.tier))
@@ -66,13 +78,23 @@ class TierBook(msgspec.Struct, array_like=True):
 
     def ceiling(self, tier: str, at_ns: int) -> int:
         """The best (lowest) priority that tasks of ``tier`` may have at ``at_ns``."""
-        return self._in_force(tier, at_ns).priority
+        return self.in_force(tier, at_ns).priority
 
     def default_vram_mb(self, tier: str, at_ns: int) -> int:
         """The VRAM (MiB) of tasks of ``tier`` that name none; 0: the tier has no default of its own."""
-        return self._in_force(tier, at_ns).default_vram_mb
+        return self.in_force(tier, at_ns).default_vram_mb
 
-    def _in_force(self, tier: str, at_ns: int) -> Ceiling:
+    def live_tasks(self, tier: str, at_ns: int) -> int:
+        """The most tasks of one tenant of ``tier`` that are not over."""
+        return self.in_force(tier, at_ns).live_tasks or LIVE_TASKS
+
+    def exclusive(self, tier: str, at_ns: int) -> bool:
+        """Whether tasks of ``tier`` may have a device for themselves."""
+        set_to = self.in_force(tier, at_ns).exclusive
+        return tier not in SHARED_ONLY if set_to is None else set_to
+
+    def in_force(self, tier: str, at_ns: int) -> Ceiling:
+        """What the log sets for ``tier`` at ``at_ns``, else what holds without it."""
         for ceiling in reversed(self.ceilings.get(tier, ())):
             if ceiling.from_ns <= at_ns:
                 return ceiling
@@ -90,3 +112,20 @@ def priority_refusal(book: TierBook, tenant: str, priority: int, at_ns: int) -> 
     if priority >= ceiling:
         return None
     return f"{priority} is above the ceiling of tenant {tenant!r}: tasks of tier {tier} have priority {ceiling} at best; use PRIO={ceiling}"
+
+
+def task_refusal(book: TierBook, task: TaskSubmitted, live: int, at_ns: int) -> tuple[str, str] | None:
+    """(field, reason) why a new task may not be submitted by a tenant that has ``live`` tasks that are not over, or None."""
+    text = priority_refusal(book, task.tenant, task.priority, at_ns)
+    if text is not None:
+        return "priority", text
+    tier = book.tier_of(task.tenant, at_ns)
+    if task.exclusive and not book.exclusive(tier, at_ns):
+        return "gpu_mode", f"tasks of tier {tier} share devices; use GPU_MODE=Shared, or ask for another tier"
+    most = book.live_tasks(tier, at_ns)
+    if live >= most:
+        text = (
+            f"tenant {task.tenant!r} has {live} tasks that are not over, as many as tier {tier} allows; cancel some, or wait for their end"
+        )
+        return "id", text
+    return None

@@ -55,10 +55,12 @@ class BudgetBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class TierBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """What a tier allows. ``default_vram_mb`` null: the cluster's default holds; left out: it stays as it is."""
+    """What a tier allows. Of what is left out, all stays as it is; null: the default of cluster or tier holds."""
 
     priority_ceiling: Annotated[int, Meta(ge=0, le=4, description="the best priority its tasks may have; 0 is the highest of all")]
     default_vram_mb: Annotated[int, Meta(ge=1, le=1 << 26, description="VRAM of a task that names none, in MiB")] | UnsetType | None = UNSET
+    live_tasks: Annotated[int, Meta(ge=1, le=1 << 20, description="tasks of one tenant that are not over")] | UnsetType | None = UNSET
+    exclusive: Annotated[bool, Meta(description="whether tasks may have a device for themselves")] | UnsetType | None = UNSET
     from_: From = msgspec.field(default="", name="from")
 
 

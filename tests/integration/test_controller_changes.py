@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from bus_schemas.events import ActionTaken, Event, SessionClosedFact, SessionOpenedFact, SessionPriorityChanged, decode_events
+from bus_schemas.events import ActionTaken, Event, SessionClosedFact, SessionOpenedFact, SessionPriorityChanged, TierSet, decode_events
 from bus_schemas.session import EndTask, SetPriority
 from bus_schemas.subjects import node_requests
 from services.kit.bus import connect
@@ -147,6 +147,21 @@ def test_who_waits_too_long_fails_by_its_own_wish(plane: Plane) -> None:
     submit(plane, **body, queue=True)
     wait_until(lambda: plane.controller.get("/api/v1/tasks/late-1")["state"] == "failed")
     assert "queue timeout" in plane.controller.get("/api/v1/tasks/late-1")["reason"]
+
+
+def test_a_tier_limits_the_tasks_of_a_tenant(plane: Plane) -> None:
+    """Only new ones: the same again is no other task."""
+    plane.publish("config", "tier", TierSet(1, "basic", 0, live_tasks=2), TierSet(1, "basic", 0, "crowd"))
+    body = {"tenant": "crowd", "required_vram_mb": 1024, "queue": True, "groups": ["nowhere"]}
+    for name in ("crowd-1", "crowd-2", "crowd-1"):
+        submit(plane, **body, id=name)
+    refused = plane.controller.ask("POST", "/api/v1/tasks", {**body, "id": "crowd-3"})
+    assert (refused.status, refused.json["errors"][0]["field"]) == (400, "id")
+    assert "as many as tier basic allows; cancel some" in refused.json["errors"][0]["message"]
+    plane.controller.ask("POST", "/api/v1/tasks/crowd-1/cancel")
+    alone = plane.controller.ask("POST", "/api/v1/tasks", {**body, "id": "crowd-3", "gpu_mode": "Exclusive"})
+    assert (alone.status, alone.json["errors"][0]["field"]) == (400, "gpu_mode")
+    submit(plane, **body, id="crowd-3")
 
 
 def test_nodes_are_asked_until_their_facts_say_so(plane: Plane) -> None:

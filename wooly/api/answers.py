@@ -422,7 +422,8 @@ class Price(msgspec.Struct, frozen=True):
 
 
 class Tier(msgspec.Struct, frozen=True):
-    """``default_vram_mb``: of its tasks that name no VRAM, in MiB; 0: the cluster's default."""
+    """``default_vram_mb``: of its tasks that name no VRAM, in MiB; 0: the cluster's default. ``live_tasks``: the most of one tenant that
+    are not over. ``exclusive``: whether they may have a device for themselves."""
 
     tier: str
     priority_ceiling: int
@@ -431,6 +432,8 @@ class Tier(msgspec.Struct, frozen=True):
     windows: list[Price]
     revision: int
     default_vram_mb: int = 0
+    live_tasks: int = 0
+    exclusive: bool = True
 
 
 class Tiers(msgspec.Struct, frozen=True):

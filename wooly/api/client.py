@@ -327,11 +327,15 @@ class Client:
         priority_ceiling: int,
         *,
         default_vram_mb: int | UnsetType | None = UNSET,
+        live_tasks: int | UnsetType | None = UNSET,
+        exclusive: bool | UnsetType | None = UNSET,
         from_: str = "",
         revision: int | None = None,
     ) -> Tier:
-        """What a tier allows. ``default_vram_mb`` None: the cluster's default; not given: it stays. ``from_`` as in ``set_price``."""
-        body = {"priority_ceiling": priority_ceiling, "default_vram_mb": default_vram_mb, "from": from_}
+        """What a tier allows; ``live_tasks``: the most of one tenant that are not over. None: the default; not given: it stays. ``from_``
+        as in ``set_price``."""
+        limits = {"default_vram_mb": default_vram_mb, "live_tasks": live_tasks, "exclusive": exclusive}
+        body = {"priority_ceiling": priority_ceiling, **limits, "from": from_}
         return self._send("PUT", f"{_BILLING}tiers/{_part(tier)}", Tier, body, revision)
 
     def set_tier(self, tenant: str, tier: TierName, *, from_: str = "") -> TierMembership:

@@ -29,6 +29,8 @@ def _tier(view: BillingView, tier: str, now_ns: int) -> Json:
         "tier": tier,
         "priority_ceiling": view.tiers.ceiling(tier, now_ns),
         "default_vram_mb": view.tiers.default_vram_mb(tier, now_ns),
+        "live_tasks": view.tiers.live_tasks(tier, now_ns),
+        "exclusive": view.tiers.exclusive(tier, now_ns),
         "core_second_micro": price.core_second_micro,
         "gib_second_micro": price.gib_second_micro,
         "windows": [
@@ -89,19 +91,22 @@ async def put_price(request: Ask, tier: str, data: PriceBody, if_match: Revision
     responses=problems(404, 409, 413),
 )
 async def put_tier(request: Ask, tier: str, data: TierBody, if_match: Revision = None) -> Json:
-    """Running tasks keep their priority and memory. ``default_vram_mb`` null: the cluster's default applies; left out: unchanged."""
+    """Tasks that are not over keep what they have. Null: the default of cluster or tier applies; left out: unchanged."""
     permit(request, "tariff.write")
     _must_be_tier(tier)
     now_ns = time.time_ns()
     from_ns = not_past_ns(data.from_, now_ns)
 
     def fact(view: BillingView) -> Event:
-        kept = view.tiers.default_vram_mb(tier, max(from_ns, now_ns))
-        default_vram_mb = kept if isinstance(data.default_vram_mb, UnsetType) else data.default_vram_mb or 0
-        return TierSet(now_ns, tier, data.priority_ceiling, "", from_ns, default_vram_mb)
+        kept = view.tiers.in_force(tier, max(from_ns, now_ns))
+        default_vram_mb = kept.default_vram_mb if isinstance(data.default_vram_mb, UnsetType) else data.default_vram_mb or 0
+        live_tasks = kept.live_tasks if isinstance(data.live_tasks, UnsetType) else data.live_tasks or 0
+        exclusive = kept.exclusive if isinstance(data.exclusive, UnsetType) else data.exclusive
+        return TierSet(now_ns, tier, data.priority_ceiling, "", from_ns, default_vram_mb, live_tasks, exclusive)
 
-    default = "" if isinstance(data.default_vram_mb, UnsetType) else f", default VRAM {data.default_vram_mb or 'of the cluster'}"
-    return await _write(request, tier, fact, f"priority ceiling {data.priority_ceiling}{default}", if_match)
+    said = {"default VRAM": data.default_vram_mb, "live tasks": data.live_tasks, "exclusive": data.exclusive}
+    changes = [f"{name} {'default' if value is None else value}" for name, value in said.items() if not isinstance(value, UnsetType)]
+    return await _write(request, tier, fact, ", ".join([f"priority ceiling {data.priority_ceiling}", *changes]), if_match)
 
 
 async def _write(request: Ask, tier: str, fact: Callable[[BillingView], Event], detail: str, if_match: str | None) -> Json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from billing.tiers import TierBook, priority_refusal
+from billing.tiers import TierBook, priority_refusal, task_refusal
 from bus_schemas.events import Event, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
 from scheduler.placement import TaskView
 from scheduler.placement.feasible import beyond_every_device
@@ -33,20 +33,27 @@ class TaskActions:
 
     async def submit(self, by: Caller, task: TaskSubmitted) -> tuple[TaskView, bool]:
         """Submit and place; the task as it is then, and whether it is new. With nothing written: raises TaskExists, TaskImpossible,
-        Invalid above the ceiling of the tenant's tier."""
-        by.require("task.submit", task.tenant)
-        self._named_vram(task)
-        self._under_ceiling(task.tenant, task.priority)
+        Invalid beyond what the tenant's tier allows."""
+        self._may_submit(by, task)
         return await self._placer.submit(task, by.took("task.submit", task.task, tenant=task.tenant))
 
     def check(self, by: Caller, task: TaskSubmitted) -> None:
         """Raises what ``submit`` would raise with nothing written, but TaskExists."""
-        by.require("task.submit", task.tenant)
-        self._named_vram(task)
-        self._under_ceiling(task.tenant, task.priority)
+        self._may_submit(by, task)
         reason = beyond_every_device(self._projection.view, task)
         if reason and task.task not in self._projection.view.tasks:
             raise TaskImpossible("required_vram_mb", reason)
+
+    def _may_submit(self, by: Caller, task: TaskSubmitted) -> None:
+        by.require("task.submit", task.tenant)
+        self._named_vram(task)
+        view = self._projection.view
+        if task.task in view.tasks:  # submitted before: nothing is added
+            return
+        live = sum(view.tasks[name].submitted.tenant == task.tenant for name in view.live)
+        refusal = task_refusal(self._projection.fold(TierBook), task, live, time.time_ns())
+        if refusal is not None:
+            raise Invalid(*refusal)
 
     def defaults(self, task: str, tenant: str, latency_target: bool) -> tuple[int, int]:
         """Default priority and bytes of VRAM of a task; for one that was submitted before, the defaults of that time."""

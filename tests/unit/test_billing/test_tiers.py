@@ -6,8 +6,8 @@ import pytest
 
 from billing.projection import BillingView
 from billing.tariff import BASE_PRICES, Tariff
-from billing.tiers import BASE_CEILINGS, TierBook, priority_refusal
-from bus_schemas.events import Event, GrantRecorded, TariffSet, TierSet, UsageRecorded
+from billing.tiers import BASE_CEILINGS, LIVE_TASKS, TierBook, priority_refusal, task_refusal
+from bus_schemas.events import Event, GrantRecorded, TariffSet, TaskSubmitted, TierSet, UsageRecorded
 
 SECOND = 10**9
 
@@ -91,3 +91,33 @@ def test_the_default_vram_of_a_tier_has_windows_too() -> None:
     book.apply(2, TierSet(110, "premium", 2))
     assert [book.default_vram_mb("premium", at_ns) for at_ns in (109, 110)] == [8192, 0], "0: the cluster's default"
     assert book.default_vram_mb("standard", 120) == 0
+
+
+@pytest.mark.parametrize(
+    ("terms", "live", "field"),
+    [
+        (None, LIVE_TASKS - 1, None),
+        (None, LIVE_TASKS, "id"),
+        (TierSet(0, "standard", 0, live_tasks=2), 1, None),
+        (TierSet(0, "standard", 0, live_tasks=2), 2, "id"),
+        (TierSet(0, "standard", 0, live_tasks=LIVE_TASKS + 1), LIVE_TASKS, None),
+        (TierSet(0, "standard", 0, exclusive=False), 0, "gpu_mode"),
+        (TierSet(0, "standard", 1), 0, "priority"),
+        (TierSet(0, "basic", 0, "lab"), 0, "priority"),
+    ],
+)
+def test_a_tier_limits_tasks_by_name(terms: TierSet | None, live: int, field: str | None) -> None:
+    book = TierBook()
+    if terms is not None:
+        book.apply(1, terms)
+    refusal = task_refusal(book, TaskSubmitted(9, "t", "lab", 0, 1, exclusive=True), live, 10)
+    assert (refusal[0] if refusal is not None else None) == field
+    if refusal is not None:
+        assert "tier " in refusal[1] and ("use " in refusal[1] or "cancel some" in refusal[1])
+
+
+def test_exclusive_devices_are_a_right_of_a_tier() -> None:
+    book = TierBook()
+    assert [book.exclusive(tier, 1) for tier in ("premium", "standard", "basic")] == [True, True, False]
+    book.apply(1, TierSet(0, "basic", 2, exclusive=True))
+    assert book.exclusive("basic", 1) and book.live_tasks("basic", 1) == LIVE_TASKS
