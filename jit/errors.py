@@ -12,6 +12,7 @@ __all__ = [
     "Inexpressible",
     "Unspelled",
     "KernelRefused",
+    "Unfinished",
 ]
 
 
@@ -57,3 +58,7 @@ class Unspelled(JitError):
 
 class KernelRefused(JitError):
     """The tenant's fault: this device cannot run the kernel (block shape, shared memory), or compiling it took more than is allowed."""
+
+
+class Unfinished(JitError):
+    """Compiling took as long as its caller wanted (jit.compiling.process.pausing_after); the same call again goes on with it."""

@@ -1,8 +1,9 @@
 """Turns of tenants at a shared worker, with a budget for each: who is served next, and when. Pure; times come from outside.
 
-Work arrives in *lanes* (sessions). The items of a lane are served in order, one at a time. Tenants are served in turn (round robin), and
-so are the lanes of a tenant. What an item costs is known only afterwards, so a tenant is served while its budget is not used up, and may
-then overdraw it once.
+Work arrives in *lanes* (sessions). The items of a lane are served in order, one at a time. Those of the best priority go first; within a
+priority tenants are served in turn (round robin), and so are the lanes of a tenant. What an item costs is known only afterwards, so a
+tenant is served while its budget is not used up, and may then overdraw it once. After that it waits until it has some again, or
+(``late``) for a moment in which no tenant within its budget wants anything: then whatever its priority, so that none of them starves.
 
 The budget is a token bucket in the form of the generic cell rate algorithm (ITU-T I.371): one instant a tenant, at which its bucket will
 be full.
@@ -34,6 +35,8 @@ class TurnsConfig(msgspec.Struct, frozen=True):
     lane_items_max: int
     #: Size of the items of one tenant that may wait.
     waiting_bytes_max: int
+    #: Tenants without budget are served when no other wants anything, instead of not at all.
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Taken(Generic[T]):
     lane: Hashable
     item: T
     nbytes: int
+    priority: int
 
 
 @dataclass(slots=True)
@@ -51,7 +55,7 @@ class _Tenant(Generic[T]):
     #: When its bucket will be full.
     full_ns: int = 0
     #: Those with waiting items, the next one first.
-    lanes: OrderedDict[Hashable, deque[tuple[T, int]]] = field(default_factory=OrderedDict)
+    lanes: OrderedDict[Hashable, deque[Taken[T]]] = field(default_factory=OrderedDict)
     waiting_bytes: int = 0
 
 
@@ -76,45 +80,68 @@ class Turns(Generic[T]):
         found = self._of(tenant, now_ns)
         found.full_ns = max(found.full_ns, now_ns) + cost * _SECOND // self._config.rate
 
-    def add(self, tenant: str, lane: Hashable, item: T, nbytes: int, now_ns: int) -> bool:
-        """The item waits; False when as much waits already as may."""
+    def add(self, tenant: str, lane: Hashable, item: T, nbytes: int, now_ns: int, priority: int = 0) -> bool:
+        """The item waits (``priority`` 0 is the best); False when as much waits already as may."""
         found = self._of(tenant, now_ns)
         waiting = found.lanes.get(lane)
         if waiting is not None and len(waiting) >= self._config.lane_items_max:
             return False
         if found.waiting_bytes + nbytes > self._config.waiting_bytes_max:
             return False
-        found.lanes.setdefault(lane, deque()).append((item, nbytes))
+        found.lanes.setdefault(lane, deque()).append(Taken(tenant, lane, item, nbytes, priority))
         found.waiting_bytes += nbytes
         self._queue.setdefault(tenant)
         return True
 
     def take(self, now_ns: int) -> Taken[T] | None:
         """The next item; None when nothing may be served now."""
+        best: Taken[T] | None = None
+        best_rank = (True, 0)
         for tenant in self._queue:
             found = self._tenants[tenant]
-            if found.full_ns - now_ns >= self._burst_ns:
+            late = found.full_ns - now_ns >= self._burst_ns
+            if late and not self._config.late:
                 continue
-            lane = next((lane for lane in found.lanes if lane not in self._busy), None)
-            if lane is None:
-                continue
-            waiting = found.lanes[lane]
-            item, nbytes = waiting.popleft()
-            found.waiting_bytes -= nbytes
-            found.lanes.move_to_end(lane)
-            if not waiting:
-                del found.lanes[lane]
-            self._queue.move_to_end(tenant)
-            if not found.lanes:
-                del self._queue[tenant]
-            taken = self._busy[lane] = Taken(tenant, lane, item, nbytes)
-            return taken
-        return None
+            for lane, waiting in found.lanes.items():
+                rank = (late, 0 if late else waiting[0].priority)
+                if lane not in self._busy and (best is None or rank < best_rank):
+                    best, best_rank = waiting[0], rank
+        if best is not None:
+            self._begin(self._tenants[best.tenant], best)
+        return best
+
+    def _begin(self, tenant: _Tenant[T], taken: Taken[T]) -> None:
+        waiting = tenant.lanes[taken.lane]
+        waiting.popleft()
+        tenant.waiting_bytes -= taken.nbytes
+        tenant.lanes.move_to_end(taken.lane)
+        if not waiting:
+            del tenant.lanes[taken.lane]
+        self._queue.move_to_end(taken.tenant)
+        if not tenant.lanes:
+            del self._queue[taken.tenant]
+        self._busy[taken.lane] = taken
 
     def done(self, taken: Taken[T], cost: int, now_ns: int) -> None:
         """The item was served, at this cost."""
         del self._busy[taken.lane]
         self.charge(taken.tenant, cost, now_ns)
+
+    def put_back(self, taken: Taken[T], cost: int, now_ns: int) -> None:
+        """A part of the item was served, at this cost; the rest is the next of its lane."""
+        self.done(taken, cost, now_ns)
+        found = self._of(taken.tenant, now_ns)
+        found.lanes.setdefault(taken.lane, deque()).appendleft(taken)
+        found.waiting_bytes += taken.nbytes
+        self._queue.setdefault(taken.tenant)
+
+    def drop(self, tenant: str, lane: Hashable) -> None:
+        """The lane has ended: what waits in it is forgotten."""
+        found = self._tenants.get(tenant)
+        if found is not None and lane in found.lanes:
+            found.waiting_bytes -= sum(taken.nbytes for taken in found.lanes.pop(lane))
+            if not found.lanes:
+                del self._queue[tenant]
 
     def wakeup_ns(self) -> int | None:
         """When a budget that is used up lets the next waiting item pass; None: nothing waits. What is past: it waits for its lane."""
@@ -122,7 +149,7 @@ class Turns(Generic[T]):
 
     def items(self) -> list[T]:
         """All that wait or are being served."""
-        waiting = [item for tenant in self._queue for lane in self._tenants[tenant].lanes.values() for item, _ in lane]
+        waiting = [taken.item for tenant in self._queue for lane in self._tenants[tenant].lanes.values() for taken in lane]
         return waiting + [taken.item for taken in self._busy.values()]
 
     def _of(self, tenant: str, now_ns: int) -> _Tenant[T]:

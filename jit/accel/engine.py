@@ -106,10 +106,12 @@ class AccelEngine(PlanningEngine[Call, Plan, AccelPrepared]):
     def _ready(self, verified: Verified, plan: Plan) -> AccelPrepared:
         foreign = UserKernels(self.device, verified, plan, self.scratch, self.fuel)
         missing = [name for name in plan.kernels if name not in self._kernels]
+        # Not under the lock: launches go on meanwhile.
+        made = self.device.compile([self._lowering.requests[name] for name in missing])
+        self._kernels.update(zip(missing, made, strict=True))
+        foreign.compile()
         with self.lock:
-            made = self.device.compile([self._lowering.requests[name] for name in missing])
-            self._kernels.update(zip(missing, made, strict=True))
-            foreign.compile()
+            foreign.allocate()
             table = self.device.allocate(plan.words.nbytes)
         return AccelPrepared(verified, plan, {name: self._kernels[name] for name in plan.kernels}, foreign, table)
 

@@ -100,17 +100,19 @@ class UserKernels:
         self._state: Any = None
 
     def compile(self) -> None:
-        """Raises KernelRefused."""
-        if not self._wanted:
-            return
+        """Raises KernelRefused, Unfinished."""
         requests = [
             Request(self._verified.kernels[k], (x, y, z), dynamic, foreign=True, aliased=aliased)
             for (k, x, y, z, dynamic), aliased in self._wanted
         ]
         for key, compiled in zip(self._wanted, self._device.compile(requests), strict=True):
             self._kernels[key] = _Kernel(compiled)
-        words = max(BUFFER_WORDS * len(request.verified.kernel.params) + GRID_WORDS for request in requests)
-        self._table, self._state = self._device.allocate(8 * words), self._device.allocate(fresh_state(None).nbytes)
+
+    def allocate(self) -> None:
+        """Memory for the arguments and the state of a launch."""
+        if self._wanted:
+            words = max(BUFFER_WORDS * len(self._verified.kernels[k].kernel.params) + GRID_WORDS for (k, *_), _ in self._wanted)
+            self._table, self._state = self._device.allocate(8 * words), self._device.allocate(fresh_state(None).nbytes)
 
     def _key(self, instr: BoundInstr) -> _Key:
         kernel = self._verified.kernels[instr.attrs[0]]

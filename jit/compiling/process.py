@@ -9,15 +9,17 @@ import struct
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from jit.errors import KernelRefused
+from jit.errors import KernelRefused, Unfinished
 from wooly_server import module_command
 
-__all__ = ["CompileLimits", "CompileProcess"]
+__all__ = ["CompileLimits", "CompileProcess", "pausing_after"]
 
 _PIPE_BYTES: Final = 1 << 20
 _encode = msgspec.msgpack.Encoder().encode
@@ -32,6 +34,26 @@ class CompileLimits:
     address_space_bytes: int = 8 << 30
 
 
+@dataclass(slots=True)
+class _Pause:
+    deadline_s: float
+    jobs: int = 0
+
+
+_pause: Final[ContextVar[_Pause | None]] = ContextVar("pause", default=None)
+
+
+@contextlib.contextmanager
+def pausing_after(wall_ns: int) -> Iterator[None]:
+    """Of the jobs that this thread asks for inside, those after the first raise Unfinished once so much time is over. What was compiled
+    until then is known to its back end, as far as there is room in the object cache."""
+    token = _pause.set(_Pause(time.monotonic() + wall_ns / 1e9))
+    try:
+        yield
+    finally:
+        _pause.reset(token)
+
+
 class CompileProcess:
     """Any thread may call ``compile``; jobs wait for each other. The process is started by the first one, or by ``warm``."""
 
@@ -42,7 +64,12 @@ class CompileProcess:
 
     def compile(self, job: str, payload: bytes) -> bytes:
         """The result of ``job`` (a name of ``worker.JOBS``). Raises KernelRefused when the compiler refuses the input, dies, or takes more
-        than it may."""
+        than it may, Unfinished."""
+        pause = _pause.get()
+        if pause is not None:
+            if pause.jobs and time.monotonic() >= pause.deadline_s:
+                raise Unfinished
+            pause.jobs += 1
         with self._lock:
             process = self._running()
             body = _encode((job, payload))

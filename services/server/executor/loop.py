@@ -7,19 +7,15 @@ sent is still carried out, and the executor waits for it a while.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
-import queue
 import select
 import socket
 import threading
 import time
 import traceback
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -27,16 +23,16 @@ from bus_schemas import faults
 from bus_schemas.batch import Batch, Done, Fault, encode_done
 from bus_schemas.frames import Frames, frame
 from jit.engine import Engine, Launch, Stop
-from scheduler.dispatch import PRIORITIES
 from services.kit.log import get_logger
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.errors import Awaits, Needs, Unprepared
 from services.server.executor.memory import DeviceMemory
+from services.server.executor.preparing import NO_BODIES, Preparing
 from services.server.executor.programs import Programs
 from services.server.executor.runner import Outcome, Runner
 from services.server.executor.staging import Staging
-from services.server.executor.tenant import Brought, Tenant
+from services.server.executor.tenant import Tenant
 from services.server.protocol import (
     AWAITS,
     BEHIND,
@@ -62,7 +58,6 @@ from services.server.protocol import (
     MemoryFreed,
     OpenSpace,
     Prepare,
-    Prepared,
     Recall,
     Recalled,
     Report,
@@ -76,16 +71,6 @@ from services.server.stop_page import StopPage
 
 __all__ = ["Executor"]
 
-
-@dataclass(frozen=True, slots=True)
-class Awaited:
-    """A batch that was to be launched and was not ready."""
-
-    brought: Brought
-
-
-Guess = tuple[Batch, str]
-"""What will likely follow, and in which code domain."""
 
 _RECEIVE_BYTES: Final = 1 << 20
 _RECALLED_BYTES_MAX: Final = 4 << 20
@@ -125,8 +110,7 @@ class Executor:
         self._begin_ns = 0
         self._server: socket.socket | None = None
         self._send_lock = threading.Lock()
-        self._to_prepare: queue.PriorityQueue[tuple[int, int, Brought | Awaited | Guess]] = queue.PriorityQueue()
-        self._asked = itertools.count()
+        self._preparing = Preparing(self._programs, self._report)
         self._over = False
         self._log = get_logger()
 
@@ -137,7 +121,7 @@ class Executor:
             os.chmod(self._path, 0o600)
             listener.listen(1)
             listener.settimeout(self._orphan_s)
-            threading.Thread(target=self._prepare_forever, name="prepare", daemon=True).start()
+            threading.Thread(target=self._preparing.run, name="prepare", daemon=True).start()
             while not self._over:
                 try:
                     server, _ = listener.accept()
@@ -216,10 +200,10 @@ class Executor:
             case Prepare(session, seq, batch):
                 if session in self._tenants:
                     tenant = self._tenants[session]
-                    self._prepare_soon(tenant.bring(seq, batch), tenant.priority)
+                    self._preparing.want(tenant.bring(seq, batch), tenant.priority)
             case Forget(session, seq):
                 if session in self._tenants:
-                    self._tenants[session].brought.pop(seq, None)
+                    self._tenants[session].forget(seq)
             case OpenSpace():
                 self._open(command)
             case CloseSpace(session):
@@ -249,7 +233,7 @@ class Executor:
         if protocol == PROTOCOL:
             self._memory.journal.anew()  # the server that comes has none of it
         for tenant in self._tenants.values():
-            tenant.brought.clear()  # this server sends again what has not begun
+            tenant.forget_all()  # this server sends again what has not begun
         held = tuple(self._held(tenant) for tenant in self._tenants.values()) if protocol == PROTOCOL else ()
         results = tuple(self._results) if protocol == PROTOCOL else ()
         addresses = self._data_port.addresses
@@ -288,6 +272,8 @@ class Executor:
     def _close(self, session: str) -> None:
         tenant = self._tenants.pop(session, None)
         if tenant is not None:
+            tenant.forget_all()
+            self._preparing.drop(tenant.about["tenant"], session)
             self._runner.drop(tenant)
             self._staging.close(session)
             self._data_port.end(session)
@@ -318,7 +304,7 @@ class Executor:
             return
         except Unprepared:
             self._finish(command, tenant, AWAITS, begin_ns, None, b"")  # before it can be ready: the server hears in this order
-            self._prepare_soon(Awaited(tenant.brought[command.seq]), command.priority)
+            self._preparing.want(tenant.brought[command.seq], command.priority, launch=True)
             return
         tenant.brought.pop(command.seq, None)
         if not outcome.over:
@@ -331,7 +317,7 @@ class Executor:
         if outcome.launch is not None and batch is not None:
             guess = self._programs.next(batch, tenant.whose)
             if guess is not None:
-                self._prepare_soon((guess, tenant.whose), PRIORITIES)
+                self._preparing.guess(tenant.about["tenant"], guess, tenant.whose)
 
     def _run(self, tenant: Tenant, command: Execute) -> tuple[Batch | None, Outcome]:
         """Begin the batch, or go on with it where it stopped. Raises Needs and Awaits."""
@@ -386,48 +372,10 @@ class Executor:
     def _memory_of(self, others: tuple[tuple[str, int], ...]) -> tuple[tuple[int, int, int], ...]:
         return tuple(self._runner.memory_of(self._tenants[name]) if name in self._tenants else (0, 0, 0) for name, _ in others)
 
-    # -- preparing -----------------------------------------------------------------------------------------------------------------
-
-    def _prepare_soon(self, what: Brought | Awaited | Guess, priority: int) -> None:
-        """Those of the highest priority first, in the order asked; a guess gives way to all."""
-        self._to_prepare.put((priority, next(self._asked), what))
-
-    def _prepare_forever(self) -> None:
-        while True:
-            self._prepare_next()
-
-    def _prepare_next(self) -> None:
-        match self._to_prepare.get()[2]:
-            case Brought() as brought:
-                self._report(Prepared(brought.session, brought.seq, self._prepare(brought)))
-            case Awaited(brought):
-                self._prepare(brought)
-                self._report(MemoryFreed(brought.session))
-            case (batch, whose) if self._to_prepare.empty():  # a guess gives way to what was asked for
-                with contextlib.suppress(Exception):
-                    self._programs.ready(batch, whose)
-
-    def _prepare(self, brought: Brought) -> bool:
-        """Compile ahead: is it ready now? What goes wrong is kept for the batch's place in the order."""
-        try:
-            batch = brought.batch()
-            if batch.program:
-                self._programs.ready(batch, brought.whose)
-        except Needs:  # the bodies that it has are known now; others may come before its place in the order
-            brought.known = msgspec.structs.replace(brought.batch(), **_NO_BODIES)
-            return False
-        except Exception as problem:  # of any kind: the launching thread reports it, with its trace
-            brought.problem = problem
-            return False
-        return True
-
-
-_NO_BODIES: Final[dict[str, Any]] = {"program_body": b"", "dims_body": b"", "dims_delta": None, "kernels": ()}
-
 
 def _same(again: Batch, batch: Batch) -> bool:
     """Is it the batch that is under way? Bodies come or not, as the sender thinks they are known here."""
-    blank = _NO_BODIES | {"trace": "", "origin": ""}
+    blank = NO_BODIES | {"trace": "", "origin": ""}
     return msgspec.structs.replace(again, **blank) == msgspec.structs.replace(batch, **blank)
 
 

@@ -5,7 +5,7 @@ Whether something is *known* is not shared: a batch may name a body only if a se
 every tenant could ask which programs, and which sizes, others run. How long compiling takes is not hidden.
 
 Used by two threads: the one that prepares (``ready``) and the one that launches (``at_once``). Verification and compilation run outside the
-lock, each pair once, in the former only.
+lock, each pair once, in the former only, in pieces if its caller wants (``jit.compiling.process.pausing_after``).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Programs:
 
     def ready(self, batch: Batch, whose: str) -> Ready:
         """What runs ``batch``'s program. Raises Refused when it breaks a rule, Needs when a body is neither in the batch nor known to the
-        code domain ``whose``."""
+        code domain ``whose``, Unfinished."""
         pair = (batch.program, batch.dims)
         bodies = None if self._knows(whose, batch.program + batch.dims) else self._bodies(batch, whose)
         while True:
@@ -151,10 +151,11 @@ class Programs:
             program, dims, kernels = bodies or self._bodies(batch, whose)
             # Other dims of the same program: only what changed is checked and planned again.
             verified = _verify(program, dims, self._locked(self._verified, batch.program), kernels)
-            made = _ready(self._prepare(verified), program, verified)
             weight = (len(program.code) + 1) * _BYTES_AN_INSTRUCTION
             with self._lock:
                 self._verified.put(batch.program, verified, weight)
+            made = _ready(self._prepare(verified), program, verified)
+            with self._lock:
                 self._ready.put(pair, made, weight)
             return made
         finally:

@@ -100,6 +100,8 @@ class Brought:
     """A batch that the server sent and that has not begun. Used by the preparing thread and the launching one."""
 
     session: str
+    #: Whose budget it is prepared on.
+    tenant: str
     seq: int
     #: Its encoding, until it is decoded.
     data: bytes
@@ -109,6 +111,8 @@ class Brought:
     known: Batch | None = None
     #: What went wrong when it was prepared: for the launching thread to raise.
     problem: Exception | None = None
+    #: It will not be executed.
+    dropped: bool = False
 
     def batch(self) -> Batch:
         """Decoded once. Raises msgspec.DecodeError."""
@@ -162,8 +166,18 @@ class Tenant:
 
     def bring(self, seq: int, data: bytes) -> Brought:
         """The server sent this batch (encoded)."""
-        brought = self.brought[seq] = Brought(self.session, seq, data, self.whose)
+        brought = self.brought[seq] = Brought(self.session, self.about.get("tenant", ""), seq, data, self.whose)
         return brought
+
+    def forget(self, seq: int) -> None:
+        """Batch ``seq`` will not be executed."""
+        brought = self.brought.pop(seq, None)
+        if brought is not None:
+            brought.dropped = True
+
+    def forget_all(self) -> None:
+        for seq in list(self.brought):
+            self.forget(seq)
 
     def finish(self, seq: int, chain: bytes, done: bytes, blobs: tuple[str, ...]) -> tuple[str, ...]:
         """Batch ``seq`` is over: its answer is kept; the blobs of answers that are not kept any longer are returned."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import numpy as np
 import pytest
 
 from jit.accel import lowering
+from jit.accel.device import Request
 from jit.accel.engine import AccelEngine
 from jit.backends import FUEL
 from jit.engine import Engine, EngineConfig
@@ -15,6 +21,7 @@ from tests.unit.test_jit.programs import random_program
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.program import Operand
+from wis.verify import Verified, verify
 from wis.views import expand
 
 
@@ -48,3 +55,42 @@ def test_reductions_by_columns_have_the_same_bits(defining: Engine, monkeypatch:
     inputs = {x.buffer: (rng.standard_normal(x.shape) * 3).astype(x.dtype.numpy) for x in read}
     checker(engine, defining)(b, inputs)
     assert any(by_column for _, _, by_column in engine._lowering._fused)
+
+
+def test_launches_go_on_while_another_program_is_compiled(interpreted: AccelEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the launching thread, which has prepared programs."""
+    began, go_on = threading.Event(), threading.Event()
+    x = np.ones(7)
+    verified, other = _sum_of(7), _sum_of(8)
+    prepared, space = interpreted.prepare(verified), interpreted.open_space()
+    space.alloc(0, x.nbytes)
+    compile_ = interpreted.device.compile
+
+    def slow(requests: Sequence[Request]) -> list[Any]:
+        began.set()
+        assert go_on.wait(60)
+        return compile_(requests)
+
+    def launch() -> bytes:
+        space.write(0, 0, x.tobytes())
+        assert space.run(prepared, (), (0, 1)).trap is None
+        return bytes(space.read(1, 0, x.nbytes))
+
+    with ThreadPoolExecutor(2) as threads, monkeypatch.context() as patch:
+        patch.setattr(interpreted.device, "compile", slow)
+        compiling = threads.submit(interpreted.prepare, other)
+        try:
+            assert began.wait(60)
+            result = threads.submit(launch).result(60)
+            assert not compiling.done() and result == (x + x).tobytes()
+        finally:
+            go_on.set()
+        compiling.result(60)
+    space.close()
+
+
+def _sum_of(size: int) -> Verified:
+    b = Builder()
+    x = b.external(DType.F64, (size,))
+    b.emit("add", b.created(DType.F64, (size,)), [x, x])
+    return verify(*b.finish()[:2])

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from jit.cache import ObjectCache
-from jit.compiling.process import CompileLimits, CompileProcess
-from jit.errors import KernelRefused
+from jit.compiling.process import CompileLimits, CompileProcess, pausing_after
+from jit.errors import KernelRefused, Unfinished
 from jit.host.toolchain import Toolchain, c_function
 
 PLAIN = "define i64 @answer() {\n  ret i64 42\n}\n"
@@ -76,3 +76,16 @@ def test_foreign_modules_go_through_the_guard(process: CompileProcess) -> None:
         toolchain.functions("fatal", ("f",), lambda: FATAL, foreign=True)
     address = toolchain.functions("plain", ("answer",), lambda: PLAIN, foreign=True)["answer"]
     assert c_function(address, ctypes.c_int64)() == 42
+
+
+def test_a_caller_that_wants_to_pause_is_interrupted_between_jobs(process: CompileProcess) -> None:
+    """Never before the first: every piece makes progress."""
+    for _ in range(2):
+        with pausing_after(0):
+            compiles(process)
+            with pytest.raises(Unfinished):
+                compiles(process)
+    with pausing_after(3600 * 10**9):
+        compiles(process)
+        compiles(process)
+    compiles(process)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,6 +71,41 @@ def test_full_budgets_are_forgotten() -> None:
     for at in range(5000):
         turns.charge(f"tenant {at}", 1, at * SECOND)
     assert len(turns._tenants) <= 1024
+
+
+def test_the_best_priority_goes_first_in_turns_of_tenants() -> None:
+    turns: Turns[str] = Turns(CONFIG)
+    for tenant, lane, item, priority in (
+        ("a", "s", "low", 4), ("a", "t", "a1", 1), ("a", "t", "a2", 0), ("b", "u", "b1", 1), ("b", "u", "b2", 1), ("c", "v", "top", 0),
+    ):  # fmt: skip
+        turns.add(tenant, lane, item, 1, 0, priority)
+    assert served(turns, 0) == ["top", "a1", "a2", "b1", "b2", "low"], "a lane keeps its order whatever is behind"
+
+
+def test_late_tenants_are_served_when_no_other_wants_anything() -> None:
+    turns: Turns[str] = Turns(msgspec.structs.replace(CONFIG, late=True))
+    turns.charge("a", 250, 0)
+    turns.charge("c", 250, 0)
+    for tenant, item, priority in (("a", "a1", 0), ("a", "a2", 0), ("b", "b1", 4), ("b", "b2", 4), ("c", "c1", 4)):
+        turns.add(tenant, tenant, item, 1, 0, priority)
+    assert served(turns, 0, cost=1) == ["b1", "b2", "a1", "c1", "a2"], "without budget priority is worth nothing"
+
+
+def test_what_is_put_back_is_the_next_of_its_lane_and_what_is_dropped_is_gone() -> None:
+    turns: Turns[str] = Turns(CONFIG)
+    for tenant, item in (("a", "a1"), ("a", "a2"), ("b", "b1"), ("b", "b2")):
+        turns.add(tenant, tenant, item, 500, 0)
+    first = turns.take(0)
+    assert first is not None and first.item == "a1"
+    turns.put_back(first, 150, 0)
+    assert turns.items() == ["b1", "b2", "a1", "a2"] and not turns.add("a", "t", "a3", 1, 0), "it waits again, with its size"
+    turns.drop("b", "b")
+    turns.drop("b", "b")
+    assert turns.add("b", "c", "b3", 1000, 0) and served(turns, 0) == ["a1", "b3", "a2"]
+    turns.charge("a", 49, 0)
+    assert turns.free("a", "t", 0), "one part cost 150, the other nothing"
+    turns.charge("a", 1, 0)
+    assert not turns.free("a", "t", 0)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 400), st.integers(0, SECOND)), max_size=60))

@@ -14,14 +14,14 @@ from bus_schemas import faults
 from bus_schemas.batch import Batch, decode_batch, decode_done
 from jit.backends import create_engine
 from jit.engine import Engine, Prepared
-from jit.errors import KernelRefused
-from services.server.executor import tenant
+from jit.errors import KernelRefused, Unfinished
+from services.server.executor import preparing, tenant
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.loop import Executor
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.staging import Staging
-from services.server.protocol import AWAITS, RAN, Execute, Executed, OpenSpace, Prepare
+from services.server.protocol import AWAITS, RAN, CloseSpace, Execute, Executed, Forget, OpenSpace, Prepare
 from services.server.protocol import Prepared as PreparedReport
 from services.server.settings import MemorySettings
 from tests.support.executor import TERMS, Wire, batch_of, chain_of
@@ -71,7 +71,7 @@ def executor(engine: Engine, tmp_path: Path) -> Iterator[Executor]:
 
 def executed(executor: Executor, seq: int, batch: bytes) -> Executed:
     """The batch is prepared, then executed."""
-    executor._prepare(executor._tenants["s"].bring(seq, batch))
+    executor._preparing.prepare(executor._tenants["s"].bring(seq, batch))
     executor._carry_out(Execute("s", seq, b"", b""))
     return executor._results[-1]
 
@@ -104,7 +104,7 @@ def test_a_refusal_is_one_batchs_own(executor: Executor) -> None:
     assert fault is not None and fault.name == faults.MALFORMED
     executor._carry_out(OpenSpace("other", "token", b"", TERMS))
     good = batch_of("other", 1, program.flush([1], allocs=[(1, 128)]))
-    executor._prepare(executor._tenants["other"].bring(1, good))
+    executor._preparing.prepare(executor._tenants["other"].bring(1, good))
     executor._carry_out(Execute("other", 1, b"", b""))
     assert executor._results[-1].status == RAN
 
@@ -175,7 +175,7 @@ def test_the_launching_thread_neither_compiles_nor_waits_for_it(
     executor._carry_out(OpenSpace("other", "token", b"", TERMS))
     with monkeypatch.context() as patch:
         patch.setattr(engine, "prepare", slow)
-        preparing = threading.Thread(target=executor._prepare, args=(first,), name="prepare")
+        preparing = threading.Thread(target=executor._preparing.prepare, args=(first,), name="prepare")
         preparing.start()
         try:
             assert began.wait(60)
@@ -187,7 +187,7 @@ def test_the_launching_thread_neither_compiles_nor_waits_for_it(
             go_on.set()
             preparing.join()
     for session in ("other", "s"):
-        executor._prepare_next()
+        executor._preparing.step()
         executor._carry_out(Execute(session, 1, b"", b""))
         assert executor._results[-1].status == RAN
     assert compiled == ["prepare"]
@@ -198,10 +198,73 @@ def test_bodies_that_come_between_preparing_and_launching_count(executor: Execut
     whole = increment(16).flush([1], allocs=[(1, 128)])
     executor._carry_out(OpenSpace("other", "token", b"", TERMS))
     half = batch_of("other", 1, replace(whole, dims=b""))
-    assert not executor._prepare(executor._tenants["other"].bring(1, half))
+    assert not executor._preparing.prepare(executor._tenants["other"].bring(1, half))
     executor._carry_out(Execute("other", 1, b"", b""))
     assert decode_done(executor._results[-1].done).needs == (whole.dims_digest,)
-    assert not executor._prepare(executor._tenants["other"].bring(1, batch_of("other", 1, replace(whole, program_body=b"", dims=b""))))
+    assert not executor._preparing.prepare(
+        executor._tenants["other"].bring(1, batch_of("other", 1, replace(whole, program_body=b"", dims=b"")))
+    )
     assert executed(executor, 1, batch_of("s", 1, replace(whole, program_body=b""))).status == RAN
     executor._carry_out(Execute("other", 1, b"", b""))
     assert executor._results[-1].status == RAN
+
+
+def test_a_long_compilation_is_interrupted_for_others_and_ends_with_its_session(
+    executor: Executor, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant's program takes several pieces: those of others come between them, the batches of its own session do not."""
+    pieces: list[int] = []
+    left = {100: 2, 200: 2}
+    prepare = engine.prepare
+
+    def in_pieces(verified: Verified) -> Prepared:
+        size = verified.bound.nbytes[0] // 8
+        pieces.append(size)
+        if left.get(size, 0):
+            left[size] -= 1
+            raise Unfinished
+        return prepare(verified)
+
+    reports: list[tuple[str, int]] = []
+    monkeypatch.setattr(executor._preparing, "_report", lambda report: reports.append((report.session, report.seq)))
+    monkeypatch.setattr(engine, "prepare", in_pieces)
+    for session, owner in (("a", "acme"), ("b", "beta")):
+        executor._carry_out(OpenSpace(session, "token", b"", msgspec.structs.replace(TERMS, tenant=owner)))
+    for session, seq, size in (("a", 1, 100), ("a", 2, 101), ("b", 1, 102), ("b", 2, 103)):
+        executor._carry_out(Prepare(session, seq, batch_of(session, seq, increment(size).flush([1]))))
+    for _ in range(6):
+        executor._preparing.step()
+    assert pieces == [100, 102, 100, 103, 100, 101]
+    assert reports == [("b", 1), ("b", 2), ("a", 1), ("a", 2)]
+
+    executor._carry_out(Prepare("a", 3, batch_of("a", 3, increment(200).flush([1]))))
+    executor._preparing.step()
+    executor._carry_out(CloseSpace("a"))
+    executor._carry_out(Prepare("b", 3, batch_of("b", 3, increment(104).flush([1]))))
+    executor._preparing.step()
+    assert pieces[6:] == [200, 104] and reports[4:] == [("b", 3)]
+    executor._carry_out(Prepare("b", 4, batch_of("b", 4, increment(105).flush([1]))))
+    executor._carry_out(Forget("b", 4))
+    executor._preparing.step()
+    assert pieces[8:] == [] and reports[5:] == []
+
+
+def test_a_tenant_without_budget_is_compiled_for_last(executor: Executor, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[int] = []
+    prepare = engine.prepare
+    now_ns = [0]
+
+    def costly(verified: Verified) -> Prepared:
+        order.append(verified.bound.nbytes[0] // 8)
+        now_ns[0] += 20 * 10**9 if order[-1] < 200 else 0
+        return prepare(verified)
+
+    monkeypatch.setattr(engine, "prepare", costly)
+    monkeypatch.setattr(preparing, "monotonic_ns", lambda: now_ns[0])
+    for session, owner, priority in (("a", "acme", 0), ("b", "beta", 4)):
+        executor._carry_out(OpenSpace(session, "token", b"", msgspec.structs.replace(TERMS, tenant=owner, priority=priority)))
+    for session, seq, size in (("a", 1, 100), ("a", 2, 101), ("a", 3, 102), ("b", 1, 200), ("b", 2, 201)):
+        executor._carry_out(Prepare(session, seq, batch_of(session, seq, increment(size).flush([1]))))
+    for _ in range(5):
+        executor._preparing.step()
+    assert order == [100, 200, 201, 101, 102], "the best priority first, but only on its budget"
