@@ -4,7 +4,8 @@ In an installation the packages ``jit``, ``scheduler``, ``billing`` and ``servic
 names are generic, and a package of the same name in a user's environment is neither overwritten nor imported. In a checkout they lie beside
 this folder. ``python -P -m wooly_server MODULE`` puts the folder first on the path of one process and runs MODULE in it.
 
-May live here: the path, the launcher, the project file of the distribution. May not: anything that a service does.
+May live here: the path, the launcher, the sandbox that processes enter, the project file of the distribution. May not: anything that a
+service does.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """``python -P -m jit.compiling.worker ADDRESS_SPACE_BYTES``: one job after the other from stdin, answers to stdout.
 
+A job that needs neither files nor programs gives up both before the first input of a tenant; no job has a network.
+
 Frames both ways: length (u32 little-endian), then msgpack: ``[job, payload]`` in, ``[ok, result or message]`` (bytes) out. Ends when stdin
 does.
 """
@@ -11,20 +13,22 @@ import os
 import resource
 import struct
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import BinaryIO, Final
 
 import msgspec
 
 from jit.errors import ToolchainError
+from wooly_server.sandbox import Sandbox, enter, for_programs
 
-JOBS: Final[dict[str, str]] = {
-    "llvm": "jit.host.toolchain:compile_job",
-    "opencl": "jit.opencl:compile_job",
-    "nvrtc": "jit.cuda:compile_job",
+JOBS: Final[dict[str, tuple[str, bytes | None]]] = {
+    "llvm": ("jit.host.toolchain:compile_job", b"\1define i64 @f() {\n  ret i64 1\n}\n"),
+    "opencl": ("jit.opencl:compile_job", None),
+    "nvrtc": ("jit.cuda:compile_job", None),
 }
 """Each job as ``module:function`` from bytes to bytes. The module is imported when the job is first asked for; the function raises
-ToolchainError for input that its compiler refuses."""
+ToolchainError for input that its compiler refuses. With an input: once that is compiled, the job needs neither files nor programs."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[str, bytes]).decode
@@ -41,14 +45,27 @@ def main() -> int:
         job, payload = _decode(frame)
         try:
             if job not in functions:
-                module, _, name = JOBS[job].partition(":")
-                functions[job] = getattr(importlib.import_module(module), name)
+                functions[job] = _ready(*JOBS[job])
             answer = _encode((True, functions[job](payload)))
         except (ToolchainError, MemoryError, RecursionError) as error:
             answer = _encode((False, (str(error) or type(error).__name__).encode()))
         answers.write(struct.pack("<I", len(answer)) + answer)
         answers.flush()
     return 0
+
+
+def _ready(name: str, first: bytes | None) -> Callable[[bytes], bytes]:
+    """The function, in the sandbox that it needs."""
+    os.environ |= {"PYOPENCL_NO_CACHE": "1"}  # it is a file in the user's home
+    module, _, function = name.partition(":")
+    job: Callable[[bytes], bytes] = getattr(importlib.import_module(module), function)
+    if first is None:
+        folders = (tempfile.gettempdir(), os.environ.get("POCL_CACHE_DIR", ""))
+        enter(for_programs(write=tuple(filter(None, folders)), devices=True, execute=True))
+    else:
+        job(first)
+        enter(Sandbox())
+    return job
 
 
 def _read(stream: BinaryIO) -> bytes | None:

@@ -15,7 +15,7 @@ import msgspec
 from bus_schemas.frames import Frames, frame
 from services.kit.errors import StartError
 from services.kit.log import get_logger
-from services.kit.process import DIE_WITH_PARENT, child_environment, spawn
+from services.kit.process import spawn
 from services.server.protocol import PROTOCOL, Attach, Attached, Command, Report, Shutdown, decode_report
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
 from wooly_server import module_command
@@ -25,6 +25,18 @@ __all__ = ["ExecutorProcess"]
 _START_S: Final = 60.0
 _POLL_S: Final = 0.01
 _STOP_S: Final = 10.0
+
+
+_NEEDED: Final = (
+    "PATH", "HOME", "LANG", "LC_", "TZ", "PYTHON", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_CACHE_HOME", "WOOLY_LOG",
+    "OMP_", "OPENBLAS_", "MKL_", "CUDA", "NVIDIA_", "CUPY_", "HIP_", "ROCR_", "HSA_", "GPU_", "OCL_", "OPENCL_", "PYOPENCL_", "POCL_",
+    "COVERAGE_", "ASAN_", "MALLOC_", "GLIBC_",
+)  # fmt: skip
+"""How the names of variables begin that drivers, compilers and libraries read. The service's keys and addresses are not among them."""
+
+
+def _needed(name: str) -> bool:
+    return name.startswith(_NEEDED)
 
 
 class _Wire(asyncio.Protocol):
@@ -64,9 +76,8 @@ class ExecutorProcess:
             self._drop()
             await self._end(attached.pid)
         self._drop()
-        env = child_environment(
-            **{EXECUTOR_VARIABLE: msgspec.json.encode(self._settings).decode(), DIE_WITH_PARENT: None, "OPENBLAS_NUM_THREADS": "1"}
-        )
+        own = {EXECUTOR_VARIABLE: msgspec.json.encode(self._settings).decode(), "OPENBLAS_NUM_THREADS": "1"}
+        env = {name: value for name, value in os.environ.items() if _needed(name)} | own
         # Not tied to this process: it outlives a server that crashes, and ends by itself when no other comes.
         self._process = spawn(module_command("services.server.executor"), env=env, stdout=subprocess.DEVNULL, tied=False)
         loop = asyncio.get_running_loop()

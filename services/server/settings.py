@@ -68,6 +68,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
     memory: MemorySettings = MemorySettings()
     staged_bytes: int = 8 << 30
     tls_files: tuple[str, str] | None = None
+    sandbox: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class Settings:
     tenant_sessions_max: int = 1024
     authentication: bool = False
     tls_files: tuple[str, str] | None = None
+    sandbox: bool = True
 
     @staticmethod
     def from_environment(env: Mapping[str, str]) -> Settings:
@@ -138,6 +140,7 @@ class Settings:
             tenant_sessions_max=integer(env, "WOOLY_TENANT_SESSIONS_MAX"),
             authentication=bool(env.get("WOOLY_API_KEY") or env.get("WOOLY_API_KEY_FILE")),
             tls_files=_tls_files(env),
+            sandbox=bool(integer(env, "WOOLY_SANDBOX")),
         )
 
     def executor(self, gpu: int, run_dir: Path) -> ExecutorSettings:
@@ -161,6 +164,7 @@ class Settings:
             memory=msgspec.structs.replace(self.memory, swap_dir=str(Path(self.memory.swap_dir) / f"gpu{gpu}")),
             staged_bytes=min(_STAGED_MB, _machine_mb() // 4) << 20,
             tls_files=self.tls_files,
+            sandbox=self.sandbox,
         )
 
     def run_dir(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from wis.kernel.verify import verify_kernel
 from wis.program import Operand
 from wooly.errors import DeviceAssertError, KernelError, OutOfFuelError, RefusedError
 from wooly.session import Session
+from wooly_server.sandbox import offered
 
 DOUBLE = """kernel 2 double
 math strict
@@ -83,10 +85,12 @@ class Launched(Program):
 
 @pytest.fixture(scope="module", params=["reference", "host", "opencl"])
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with Node(tmp_path_factory.mktemp("node"), WOOLY_BACKEND=request.param, WOOLY_KERNEL_FUEL="2000000") as running:
+    more = {"WOOLY_BACKEND": request.param, "WOOLY_KERNEL_FUEL": "2000000", SECRET_NAME: "a password"}
+    with Node(tmp_path_factory.mktemp("node"), **more) as running:
         yield running
 
 
+SECRET_NAME = "OPERATORS_OWN_PASSWORD"
 VALUES = np.arange(64, dtype=np.float32)
 
 
@@ -178,3 +182,18 @@ def test_kernels_that_break_a_rule(node: Node, kernel: bytes, message: str) -> N
     session = node.open()
     with pytest.raises(RefusedError, match=message):
         Launched(kernel, 64, 64).send(session, uploads=upload())
+
+
+@pytest.mark.skipif(any(layer.startswith("no ") for layer in offered()), reason=f"this kernel lacks a layer: {', '.join(offered())}")
+def test_what_runs_and_what_compiles_is_in_a_sandbox(node: Node) -> None:
+    """Of the processes of the node, these two handle what tenants send. Neither has the environment that the node was started with."""
+    program = Launched(body_of(DOUBLE), 64, 64)
+    program.send(node.open(), uploads=upload())
+    (executor,) = node.executor_pids()
+    children = [pid for thread in Path(f"/proc/{executor}/task").iterdir() for pid in (thread / "children").read_text().split()]
+    assert len(children) == (node.environment()["WOOLY_BACKEND"] != "reference")
+    for pid in (executor, *children):
+        status = Path(f"/proc/{pid}/status").read_text()
+        assert "NoNewPrivs:\t1\n" in status and "Seccomp:\t2\n" in status
+        environment = Path(f"/proc/{pid}/environ").read_bytes()
+        assert b"PATH=" in environment and b"a password" not in environment and b"NATS" not in environment

@@ -10,6 +10,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 import urllib.error
@@ -85,7 +86,13 @@ def platform_parts() -> Finding:
     if missing:
         text = f"not installed (missing: {', '.join(missing)}); only `wooly up`, `run --embedded` and the services need it"
         return Finding("platform", "ok", f"{text}: {INSTALL_PLATFORM}")
-    return Finding("platform", "ok", "installed")
+    layers = subprocess.run(
+        [sys.executable, "-P", "-m", "wooly_server.sandbox"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    if not layers or "no " in layers:
+        fix = "use a Linux kernel with Landlock and seccomp before you run programs of people you do not know"
+        return Finding("platform", "warn", f"installed; a node's sandbox is weaker on this machine: {layers}", fix)
+    return Finding("platform", "ok", f"installed; the sandbox of a node has {layers}")
 
 
 def local_gpu() -> Finding:

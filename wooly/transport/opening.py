@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import string
 import threading
 import time
 from collections.abc import Iterator
@@ -225,6 +226,11 @@ def discover(bus: BusThread, deadline_s: float = _DISCOVER_S) -> NodeInfo:
             raise ProtocolError(f"a node's answer is unreadable ({error}); client and node are of different versions") from error
 
 
+def _unique() -> str:
+    """95 random bits, in letters and digits: commands take what begins with a hyphen for an option."""
+    return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(16))
+
+
 def open_on_node(bus: BusThread, config: Config, title: str, device: int, traceparent: str = "") -> SessionOpened:
     """Open a session for the script's device ``device``, in this trace; the node's answer. Raises what ``open_session`` raises."""
     title = title_of(title)
@@ -233,7 +239,7 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int, tracep
     if not 0 <= device < len(gpus):
         raise ConfigError(f"device {device} does not exist: this task has {len(gpus)} (GPU_COUNT, GPUS)")
     request = OpenSession(
-        session=subjects.session_name(bus.principal, secrets.token_hex(12)),
+        session=subjects.session_name(bus.principal, _unique()),
         gpus=(gpus[device],),
         dedup=config.weights_dedup,
         client_version=_VERSION,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
+import ipaddress
 import os
 import resource
 import ssl
@@ -26,6 +28,7 @@ from services.server.executor.model_cache import CachePort, ModelCache
 from services.server.executor.staging import Staging
 from services.server.model_cache_door import opens
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
+from wooly_server.sandbox import enter, for_programs
 
 _SWITCH_INTERVAL_S: Final = 0.0005
 """The launching thread must not wait Python's default 5 ms for the preparing one or the data port."""
@@ -45,6 +48,8 @@ def main() -> int:
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     log = get_logger()
+    tls = _tls(settings)  # the key's file is out of reach from here on
+    held = _enter_sandbox(settings)
     try:
         engine = create_engine(
             settings.backend,
@@ -73,7 +78,7 @@ def main() -> int:
         settings.data_port,
         settings.data_host_advertised,
         open_cache=open_cache,
-        tls=_tls(settings),
+        tls=tls,
         connections_max=_file_room() // 2,
     )
     try:
@@ -81,7 +86,7 @@ def main() -> int:
     except OSError as error:
         log.error("no data port", host=settings.data_host, port=settings.data_port, problem=str(error))
         return 2
-    log.info("executor ready", gpu=settings.gpu, backend=engine.info.backend, cores=engine.info.cores)
+    log.info("executor ready", gpu=settings.gpu, backend=engine.info.backend, cores=engine.info.cores, sandbox=held)
     memory = DeviceMemory(engine, content, settings.memory)
     Executor(
         engine=engine,
@@ -95,6 +100,39 @@ def main() -> int:
     memory.shut()
     engine.close()
     return 0
+
+
+def _enter_sandbox(settings: ExecutorSettings) -> tuple[str, ...]:
+    """The layers that hold: what a tenant's program could break out to is the device and the executor's own folders."""
+    if not settings.sandbox:
+        return ("off",)
+    cache, run_dir = Path(settings.cache_dir), Path(settings.socket).parent
+    devices = settings.backend in ("opencl", "cuda")
+    os.environ |= {"TMPDIR": str(run_dir), "XDG_CACHE_HOME": str(cache)}
+    caches = (("CUPY_CACHE_DIR", "cupy"), ("CUDA_CACHE_PATH", "nv"), ("POCL_CACHE_DIR", "pocl")) if devices else ()
+    own = {str(cache), str(run_dir), str(Path(settings.data_socket).parent), settings.memory.swap_dir, settings.model_cache_dir}
+    own = {*own, *(os.environ.setdefault(name, str(cache / folder)) for name, folder in caches)} - {""}
+    for folder in own:
+        with contextlib.suppress(OSError):  # what cannot be used is reported where it is used
+            Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
+    return enter(
+        for_programs(
+            write=tuple(own),
+            devices=devices,
+            listen=settings.data_port,
+            sockets=True,
+            connect=devices or not _is_address(settings.data_host),  # drivers, and resolvers of names
+            execute=True,  # the compile process
+        )
+    )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _file_room() -> int:

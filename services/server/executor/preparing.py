@@ -108,8 +108,7 @@ class Preparing:
             return
         with self._changed:
             self._turns.done(taken, monotonic_ns() - start_ns, start_ns)
-        if not brought.dropped:
-            self._report(MemoryFreed(brought.session) if wanted.launch else Prepared(brought.session, brought.seq, ready))
+        self._report(MemoryFreed(brought.session) if wanted.launch else Prepared(brought.session, brought.seq, ready))
 
     def prepare(self, brought: Brought) -> bool:
         """Verify and compile: is it ready now? What goes wrong is kept for the batch's place in the order. Raises Unfinished."""

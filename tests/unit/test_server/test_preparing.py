@@ -242,11 +242,11 @@ def test_a_long_compilation_is_interrupted_for_others_and_ends_with_its_session(
     executor._carry_out(CloseSpace("a"))
     executor._carry_out(Prepare("b", 3, batch_of("b", 3, increment(104).flush([1]))))
     executor._preparing.step()
-    assert pieces[6:] == [200, 104] and reports[4:] == [("b", 3)]
+    assert pieces[6:] == [200, 104] and reports[4:] == [("b", 3)], "what waited in a closed session is not compiled"
     executor._carry_out(Prepare("b", 4, batch_of("b", 4, increment(105).flush([1]))))
     executor._carry_out(Forget("b", 4))
     executor._preparing.step()
-    assert pieces[8:] == [] and reports[5:] == []
+    assert pieces[8:] == [] and reports[5:] == [("b", 4)], "not compiled"
 
 
 def test_a_tenant_without_budget_is_compiled_for_last(executor: Executor, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
