@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import urllib.error
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import Wooly, command_in
-from tests.support.node import increment
+from tests.support.node import executors_held, increment
 from tests.support.plane import wait_until
 from tests.support.secure import SecureStack
 from wooly.config import load
@@ -54,9 +53,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
         keys = {tenant: stack.key(role="member", tenant=tenant) for tenant in ("acme", "zebra")}
         made = Shared(stack, keys, {})
         sessions = {"acme": made.open("acme", "acme-train", 3), "zebra": made.open("zebra", "zebra-serve", 0)}
-        with ThreadPoolExecutor(2) as pool:
-            for done in [pool.submit(work, session) for session in sessions.values()]:
-                done.result()
+        work(stack, list(sessions.values()))
         for session in sessions.values():
             session.close()
         items = stack.ask("GET", "/api/v1/tasks")["items"]
@@ -77,11 +74,17 @@ def whole(made: Shared) -> bool:
         return False
 
 
-def work(session: Session) -> None:
-    program = increment(1_000_000)
-    session.wait(session.submit(Flush(allocs=[(1, 8_000_000)])))
-    tickets = [session.submit(program.flush([1])) for _ in range(BATCHES)]
-    session.wait(tickets[-1])
+def work(stack: SecureStack, sessions: list[Session]) -> None:
+    """All of it has left the clients before the device does any."""
+    for session in sessions:
+        session.wait(session.submit(Flush(allocs=[(1, 8_000_000)])))
+    programs = [increment(1_000_000) for _ in sessions]
+    with executors_held(stack.folder):
+        tickets = [
+            [session.submit(program.flush([1])) for _ in range(BATCHES)] for session, program in zip(sessions, programs, strict=True)
+        ]
+    for session, last in zip(sessions, tickets, strict=True):
+        session.wait(last[-1])
 
 
 @pytest.fixture

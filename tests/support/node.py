@@ -9,6 +9,7 @@ import secrets
 import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -32,7 +33,19 @@ from wooly.link import Flush
 from wooly.session import Session, open_session
 from wooly.transport.bus import BusThread
 
-__all__ = ["DEADLINE_S", "Node", "Program", "add_one", "asked", "beyond_its_table", "increment", "until", "until_async"]
+__all__ = [
+    "DEADLINE_S",
+    "Node",
+    "Program",
+    "add_one",
+    "asked",
+    "beyond_its_table",
+    "executor_pids",
+    "executors_held",
+    "increment",
+    "until",
+    "until_async",
+]
 
 T = TypeVar("T")
 E = TypeVar("E")
@@ -67,6 +80,31 @@ async def until_async(condition: Callable[[], Awaitable[T]], what: str, deadline
 async def asked(bus: Bus, subject: str, data: bytes, kind: type[T]) -> T:
     """A request of a node, and its answer."""
     return msgspec.msgpack.decode(await bus.request(subject, data, DEADLINE_S), type=kind)
+
+
+def executor_pids(folder: Path) -> list[int]:
+    """Executors that have ``folder`` in their configuration."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if b"services.server.executor" in (entry / "cmdline").read_bytes() and bytes(folder) in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+    return found
+
+
+@contextlib.contextmanager
+def executors_held(folder: Path) -> Iterator[None]:
+    """Inside, these executors stand still."""
+    pids = executor_pids(folder)
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # the test has killed it
+                os.kill(pid, signal.SIGCONT)
 
 
 class Node:
@@ -132,32 +170,16 @@ class Node:
 
     def executor_pids(self) -> list[int]:
         """Executors of this node: found by their configuration, which names this folder's node."""
-        mark = str(self.folder / "cache").encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):
-                    if b"services.server.executor" in (entry / "cmdline").read_bytes() and mark in (entry / "environ").read_bytes():
-                        found.append(int(entry.name))
-        return found
+        return executor_pids(self.folder / "cache")
 
     def kill_executor(self) -> None:
         for pid in self.executor_pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    @contextlib.contextmanager
-    def executor_held(self) -> Iterator[None]:
+    def executor_held(self) -> AbstractContextManager[None]:
         """Inside, executors stand still: what the node launches meanwhile is under way, and does not end before the block does."""
-        pids = self.executor_pids()
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for pid in pids:
-                with contextlib.suppress(ProcessLookupError):  # the test has killed it
-                    os.kill(pid, signal.SIGCONT)
+        return executors_held(self.folder / "cache")
 
     def log(self) -> str:
         return (self.folder / "server.log").read_text()[-4000:]
