@@ -22,6 +22,7 @@ from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
 from bus_schemas.reading import AboutStream
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
+from scheduler.turns import Turns, TurnsConfig
 from services.kit.bus import Bus
 from services.kit.errors import StartError
 from services.kit.follow import Follower
@@ -51,6 +52,8 @@ VERSION: Final = "0.1.0"
 
 _TICK_S: Final = 1.0
 _SETTLE_S: Final = 5.0
+_OPENS_A_SECOND: Final = 2
+"""Of one tenant, in the long run: each leaves facts in the log for ever."""
 _REWIND: Final = 1024
 """Batches read again after the bus was away: more than it can have had in memory only. Those executed are dropped."""
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -82,6 +85,8 @@ class Node:
         self._principals = Principals(bus, self._node, self._devices, on=settings.authentication)
         self._orders = Orders(self._node, facts.epoch, self._devices)
         self._inflow = Inflow(self._heard, self._on_read)
+        most = settings.tenant_sessions_max
+        self._opens: Turns[None] = Turns(TurnsConfig(rate=_OPENS_A_SECOND, burst=most, lane_items_max=0, waiting_bytes_max=0))
         self._gauges = [metrics.Gauge() for _ in self._devices]
 
     def _device(self, gpu: int, run_dir: Path) -> Device:
@@ -235,6 +240,7 @@ class Node:
             principal=principal,
             traceparent=request.traceparent if parse_traceparent(request.traceparent) is not None else "",
         )
+        self._opens.charge(request.tenant, 1, time.monotonic_ns())
         try:
             await self._devices[gpu].open(record)
         except StartError as error:
@@ -246,8 +252,12 @@ class Node:
         return _encode(self._opened(opened[1].record if opened is not None else record))
 
     def _too_many(self, tenant: str) -> Fault | None:
-        """Whether ``tenant`` has as many sessions as one may: each costs every other a little of the node's time and memory."""
+        """Whether ``tenant`` has as many sessions as one may (each costs every other a little of the node's time and memory), or opens them
+        too often."""
         most = self._settings.tenant_sessions_max
+        if not self._opens.free(tenant, None, time.monotonic_ns()):
+            text = f"tenant {tenant} has opened {most} sessions in a short time; try again: it may open {_OPENS_A_SECOND} more each second"
+            return Fault(faults.TOO_MANY_SESSIONS, text, fatal=False)
         if sum(record.terms.tenant == tenant for device in self._devices for record in device.records) < most:
             return None
         return Fault(

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bus_schemas import subjects
+from bus_schemas import faults, subjects
 from bus_schemas.batch import decode_batch, encode_batch
 from bus_schemas.events import SessionClosedFact, SessionOpenedFact
 from bus_schemas.limits import TITLE_CHARS_MAX
@@ -349,6 +349,23 @@ class TestOpening:
                 node.open()
             node.open(tenant="other")
             first.close()
+            node.open()
+
+    def test_a_tenant_opens_so_many_sessions_at_once_and_then_some_each_second(self, tmp_path: Path) -> None:
+        """What is refused now may be tried again: a client does."""
+        with Node(tmp_path, WOOLY_TENANT_SESSIONS_MAX="40") as node:
+            opened = [node.ask("open", OpenSession(f"s{number}", "default", "", 3, (0,), 0), SessionOpened) for number in range(40)]
+            assert all(answer.fault is None for answer in opened)
+            for number in range(40):
+                node.ask("close", CloseSession(f"s{number}", "done", -1), SessionClosed)
+            number, fault = 40, None
+            while fault is None:  # a machine that takes a second for two of them never comes to the limit
+                fault = node.ask("open", OpenSession(f"s{number}", "default", "", 3, (0,), 0), SessionOpened).fault
+                node.ask("close", CloseSession(f"s{number}", "done", -1), SessionClosed)
+                number += 1
+            assert (fault.name, fault.fatal) == (faults.TOO_MANY_SESSIONS, False)
+            assert "tenant default has opened 40 sessions in a short time" in fault.message
+            node.open(tenant="other")
             node.open()
 
     def test_a_text_above_its_limit_is_refused_by_field_and_a_title_is_cut(self, shared: Node) -> None:

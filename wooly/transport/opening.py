@@ -250,7 +250,7 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int, tracep
     opened = _open(bus, node, request)
     deadline = time.monotonic() + _RETRY_S
     while opened.fault is not None and not opened.fault.fatal and time.monotonic() < deadline:
-        time.sleep(_RETRY_PAUSE_S)  # the device is being restarted
+        time.sleep(_RETRY_PAUSE_S)  # the device is being restarted, or the tenant opens too many
         opened = _open(bus, node, request)
     if opened.fault is not None:
         raise from_fault(opened.fault.name, opened.fault.message, opened.fault.places)
