@@ -33,6 +33,8 @@ _SYSTEM_FOLDERS: Final = (
     "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/version", "/proc/filesystems", "/proc/devices", "/proc/modules", "/proc/driver",
     "/proc/sys", "/etc/group", "/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/resolv.conf", "/etc/gai.conf",
 )  # fmt: skip
+_FOLDER_VARIABLES: Final = ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_PATH", "CUDA_HOME", "ROCM_PATH", "OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
+"""Where an operator may have put libraries and drivers."""
 _OUR_PACKAGES: Final = ("bus_schemas", "jit", "scheduler", "services", "wis", "wooly", "wooly_server")
 
 
@@ -61,7 +63,8 @@ def for_programs(**more: Any) -> Sandbox:
     environment of other processes of the user."""
     found = (importlib.util.find_spec(name) for name in _OUR_PACKAGES)
     ours = [folder for spec in found if spec is not None for folder in spec.submodule_search_locations or ()]
-    read = (*_SYSTEM_FOLDERS, f"/proc/{os.getpid()}", sys.prefix, sys.base_prefix, *ours)
+    named = [folder for name in _FOLDER_VARIABLES for folder in os.environ.get(name, "").split(os.pathsep) if folder]
+    read = (*_SYSTEM_FOLDERS, f"/proc/{os.getpid()}", sys.prefix, sys.base_prefix, *ours, *named)
     # Drivers look for devices from the root on; Python lists the folders of packages.
     listed = ("/",) if more.get("devices") else tuple({str(Path(folder).parent) for folder in ours})
     return Sandbox(read=read, listed=listed, **more)
@@ -79,17 +82,19 @@ def offered() -> tuple[str, ...]:
     """The layers that this machine has, without entering."""
     abi = _landlock_abi()
     seccomp = Path("/proc/sys/kernel/seccomp/actions_avail").exists() and platform.machine() in _CALLS
-    return (f"Landlock {abi}" if abi else "no Landlock", "seccomp" if seccomp else "no seccomp")
+    return (f"Landlock {abi}" if abi >= _ABI_LEAST else "no Landlock", "seccomp" if seccomp else "no seccomp")
 
 
 # -- Landlock ----------------------------------------------------------------------------------------------------------------------
 
+_ABI_LEAST: Final = 2
+"""The first (Linux 5.19) that lets files be moved between folders."""
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _PATH_BENEATH, _NET_PORT = 1, 2
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _OF_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
-_FS_RIGHTS: Final = {1: 13, 2: 14, 3: 15, 4: 15}
+_FS_RIGHTS: Final = {2: 14, 3: 15, 4: 15}
 """Version: how many rights of files there are; 16 in later ones."""
 _BIND_TCP, _CONNECT_TCP = 1, 2
 _SCOPES: Final = 3
@@ -103,8 +108,8 @@ def _landlock_abi() -> int:
 
 def _enter_landlock(sandbox: Sandbox) -> str:
     abi = _landlock_abi()
-    if not abi:
-        return "no Landlock in this kernel"
+    if abi < _ABI_LEAST:
+        return f"no Landlock: version {abi} in this kernel, {_ABI_LEAST} is needed"
     files = (1 << _FS_RIGHTS.get(abi, 16)) - 1
     net = _BIND_TCP | _CONNECT_TCP if abi >= 4 else 0
     attributes = struct.pack("=QQQ", files, net, _SCOPES if abi >= 6 else 0)[: 24 if abi >= 6 else 16 if abi >= 4 else 8]
