@@ -69,6 +69,7 @@ async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
         access_log=False,
         proxy_headers=False,
         lifespan="on",
+        ws="none",
         timeout_graceful_shutdown=2,
     )
     config.load()

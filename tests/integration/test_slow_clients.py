@@ -222,3 +222,15 @@ def test_an_unread_answer_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -
             await asyncio.sleep(0.05)
 
     assert asyncio.run(go()) < BIG
+
+
+def test_a_request_for_a_websocket_gets_an_ordinary_answer() -> None:
+    """No service has any: the request must not reach the application as another kind of connection."""
+    upgrade = b"Connection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Key: eA==\r\nSec-WebSocket-Version: 13\r\n"
+
+    async def go() -> bytes:
+        async with served() as address:
+            return await ask(address, b"GET / HTTP/1.1\r\nHost: x\r\n" + upgrade + b"\r\n")
+
+    answer = asyncio.run(go())
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n") and answer.endswith(b"\r\n\r\n0")
