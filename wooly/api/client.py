@@ -334,8 +334,13 @@ class Client:
     ) -> Tier:
         """What a tier allows; ``live_tasks``: the most of one tenant that are not over. None: the default; not given: it stays. ``from_``
         as in ``set_price``."""
-        limits = {"default_vram_mb": default_vram_mb, "live_tasks": live_tasks, "exclusive": exclusive}
-        body = {"priority_ceiling": priority_ceiling, **limits, "from": from_}
+        body = {
+            "priority_ceiling": priority_ceiling,
+            "default_vram_mb": default_vram_mb,
+            "live_tasks": live_tasks,
+            "exclusive": exclusive,
+            "from": from_,
+        }
         return self._send("PUT", f"{_BILLING}tiers/{_part(tier)}", Tier, body, revision)
 
     def set_tier(self, tenant: str, tier: TierName, *, from_: str = "") -> TierMembership:

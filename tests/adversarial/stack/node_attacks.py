@@ -1,0 +1,151 @@
+"""What an attacker says who has stolen the key of a node that runs nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+
+from bus_schemas import subjects
+from bus_schemas.access import Principal, WhoIs, who_subject
+from bus_schemas.events import (
+    DeviceFact,
+    Event,
+    NodeLost,
+    NodeRegistered,
+    SessionClosedFact,
+    SessionOpenedFact,
+    TaskStateChanged,
+    UsageRecorded,
+    encode_events,
+)
+from tests.adversarial.stack.field import Attacker, Attacks, encode
+from tests.support.secure import Line, line
+from tests.support.world import END, refused, settled
+
+ATTACKS: Final = Attacks()
+
+_DEVICE = DeviceFact(0, "d", "host", 1 << 18, 1 << 40)
+
+
+@asynccontextmanager
+async def stolen(by: Attacker) -> AsyncIterator[Line]:
+    async with line(by.world.stack, **by.world.way_in("node 2")) as bus:
+        yield bus
+
+
+async def state(bus: Line, subject: str, *events: Event) -> None:
+    await bus.client.publish(f"wooly.evt.{subject}", encode_events(list(events)))
+    await bus.client.flush()
+
+
+@ATTACKS
+async def facts_of_another_node(by: Attacker) -> None:
+    now_ns = time.time_ns()
+    subjects_ = (
+        f"wooly.evt.node.{by.node}",
+        f"wooly.evt.usage.{by.node}",
+        f"wooly.telemetry.{by.node}",
+        f"wooly.journal.{by.node}.0.dispatch",
+        f"wooly.evt.session.{by.victim.name}.{by.node}",
+        "wooly.evt.task.x",
+        "wooly.evt.access.x",
+        "wooly.evt.tier.basic",
+    )
+    async with stolen(by) as bus:
+        for subject in (*subjects_, END):
+            await bus.client.publish(subject, encode_events([NodeLost(now_ns, by.node, 1, "stopped")]))
+        await settled(bus, "publish")
+        assert all(refused(bus.refused, "publish", subject) for subject in subjects_), bus.refused
+        await state(bus, "node.n2", NodeLost(now_ns, by.node, 1, "stopped"), TaskStateChanged(now_ns, by.victim.task, "failed", "x"))
+
+
+@ATTACKS
+async def ten_thousand_devices(by: Attacker) -> None:
+    async with stolen(by) as bus:
+        devices = tuple(DeviceFact(at, "d", "host", 1, 1) for at in range(10_000))
+        await state(bus, "node.n2", NodeRegistered(time.time_ns(), "n2", "n2", "", 1, devices))
+    status, text = by.rest("GET", "/api/v1/nodes/n2", key=by.world.stack.admin)
+    assert status < 500 and len(text) < 1 << 20, status
+
+
+@ATTACKS
+async def a_place_in_a_group_and_under_anothers_name(by: Attacker) -> None:
+    async with stolen(by) as bus:
+        now_ns = time.time_ns()
+        await state(bus, "node.n2", NodeRegistered(now_ns, "n2", "local", "127.0.0.1", 1, (_DEVICE,), groups=("vip", "default")))
+        await state(bus, "node.n2", NodeRegistered(now_ns, by.node, "n2", "127.0.0.1", 1, (_DEVICE,)))
+        status, text = by.rest("POST", "/api/v1/tasks", {"required_vram_mb": 1, "groups": ["vip"], "title": "x"}, key=by.world.b)
+        assert status >= 400 or b'"n2"' not in text, text[:300]
+        await state(bus, "node.n2", NodeLost(now_ns, "n2", 1, "stopped"))
+
+
+@ATTACKS
+async def the_end_of_the_victims_task(by: Attacker) -> None:
+    now_ns = time.time_ns()
+    session = by.victim.name
+    async with stolen(by) as bus:
+        await state(bus, f"session.{session}.n2", SessionOpenedFact(now_ns, session, "best", by.victim.task, "n2", 0, 2, 1 << 20))
+        await state(bus, f"session.{session}.n2", SessionClosedFact(now_ns, session, "n2", "failed", 10**15, 0, 0, 0, "", failed=True))
+    status, text = by.rest("GET", f"/api/v1/tasks/{by.victim.task}", key=by.world.stack.admin)
+    assert status == 200 and msgspec.json.decode(text)["state"] in ("placed", "running", "started"), text[:300]
+
+
+@ATTACKS
+async def usage_of_the_victims_tenant(by: Attacker) -> None:
+    now_ns = time.time_ns()
+    async with stolen(by) as bus:
+        for serial, (session, task, core_ns) in enumerate(
+            (
+                (by.victim.name, by.victim.task, 10**15),
+                ("unknown", "", 10**18),
+                (by.victim.name, "", -(10**15)),
+                ("x", by.victim.task, 2**62),
+            ),
+            1,
+        ):
+            usage = UsageRecorded("n2", 1, 0, serial, session, "best", task, 0, now_ns - 10**9, now_ns, core_ns, 0, 1, 1)
+            await state(bus, "usage.n2", usage)
+
+
+@ATTACKS
+async def measurements_without_sense(by: Attacker) -> None:
+    async with stolen(by) as bus:
+        for data in (b"", b"\xc1", b"\x91" * 100_000, encode({"node": "n2", "x": float("nan")}), encode({"node": by.node}), bytes(1 << 20)):
+            await bus.client.publish("wooly.telemetry.n2", data)
+            await bus.client.publish("wooly.evt.node.n2", data)
+            await bus.client.publish("wooly.evt.usage.n2", data)
+        await bus.client.flush()
+
+
+@ATTACKS
+async def the_buss_own_interfaces_with_a_nodes_key(by: Attacker) -> None:
+    async with stolen(by) as bus:
+        subjects_ = (
+            "$JS.API.STREAM.PURGE.WOOLY_EVENTS",
+            "$JS.API.STREAM.DELETE.WOOLY_EVENTS",
+            "$KV.wooly_access.x",
+            "$SYS.REQ.SERVER.PING",
+            f"wooly.node.{by.node}.req.end_task.controller",
+            "$JS.API.STREAM.UPDATE.WOOLY_EVENTS",
+        )
+        for subject in (*subjects_, END):
+            await bus.client.publish(subject, b"{}")
+        await settled(bus, "publish")
+        assert all(refused(bus.refused, "publish", subject) for subject in subjects_), bus.refused
+
+
+@ATTACKS
+async def principals_asked_about(by: Attacker) -> None:
+    """A node may ask who opens a session on it: about a task of another node it hears nothing good."""
+    async with stolen(by) as bus:
+        for principal, task in ((by.world.names.b, by.victim.task), ("unknown", by.victim.task), ("", ""), ("*", "*")):
+            answer = await bus.client.request(who_subject("n2"), encode(WhoIs(principal, task)), timeout=30)
+            said = msgspec.msgpack.decode(answer.data, type=Principal)
+            assert not (said.good and said.task_good), said
+        await bus.client.publish(
+            who_subject(by.node), encode(WhoIs(by.world.names.b, by.victim.task)), reply=f"{subjects.inbox_prefix('x')}.y"
+        )

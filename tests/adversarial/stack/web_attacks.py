@@ -1,0 +1,285 @@
+"""What a member of another tenant, and a visitor without a key, say to the controller over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import urllib.parse
+from typing import Final
+
+from tests.adversarial.stack.field import Attacker, Attacks
+from tests.support.world import DEADLINE_S
+
+ATTACKS: Final = Attacks()
+
+_TASK = {"required_vram_mb": 1, "title": "of an attacker"}
+
+
+@ATTACKS
+async def the_victims_task_read_and_changed(by: Attacker) -> None:
+    task = f"/api/v1/tasks/{by.victim.task}"
+    for path in ("", "/waiting", "/waits", "/timeline", "/log"):
+        by.refused("GET", task + path)
+    by.refused("GET", f"/api/v1/placements/{by.victim.task}")
+    by.refused("PATCH", task, {"priority": 4})
+    by.refused("POST", task + "/cancel")
+    for page in (f"/tasks/{by.victim.task}", f"/tasks/{by.victim.task}/ran"):
+        by.refused("GET", page)
+
+
+@ATTACKS
+async def lists_show_nothing_of_the_victim(by: Attacker) -> None:
+    for path in (
+        "/api/v1/tasks?limit=500",
+        "/api/v1/placements",
+        "/api/v1/keys",
+        "/api/v1/tenants",
+        "/api/v1/telemetry",
+        "/api/v1/tasks?tenant=best",
+        "/api/v1/tasks?search=victim",
+        "/api/v1/billing/credits?by=task",
+    ):
+        status, text = by.rest("GET", path)
+        assert status < 500, (path, status)
+        for word in (by.victim.name, by.victim.task, "victim", by.world.names.b):
+            assert word.encode() not in text, (path, word)
+
+
+@ATTACKS
+async def work_in_the_victims_name(by: Attacker) -> None:
+    for path in ("/api/v1/tasks", "/api/v1/placements/query"):
+        by.refused("POST", path, _TASK | {"tenant": "best"})
+    by.refused("POST", "/api/v1/runs", _TASK | {"tenant": "best", "script": "pass"})
+    by.refused("POST", "/api/v1/keys", {"tenant": "best", "role": "member"})
+    by.refused("POST", "/api/v1/tasks", _TASK | {"id": by.victim.task})
+
+
+@ATTACKS
+async def rights_that_a_member_has_not(by: Attacker) -> None:
+    for method, path, body in (
+        ("POST", "/api/v1/keys", {"role": "admin"}),
+        ("POST", "/api/v1/keys", {"role": "node", "node": "n9"}),
+        ("POST", "/api/v1/tenants", {"id": "evil"}),
+        ("PATCH", "/api/v1/tenants/best", {"disabled": True}),
+        ("GET", "/api/v1/users", None),
+        ("POST", "/api/v1/users", {"id": "evil", "role": "admin", "password": "long enough for it"}),
+        ("GET", "/api/v1/audit", None),
+        ("PUT", "/api/v1/config", {"default_vram_overcommit_percent": 900}),
+        ("POST", f"/api/v1/nodes/{by.node}/drain", None),
+        ("PUT", f"/api/v1/nodes/{by.node}/config", {"drained": True}),
+        ("POST", "/api/v1/groups", {"id": "vip"}),
+        ("DELETE", f"/api/v1/keys/{by.world.names.b}", None),
+        ("GET", f"/api/v1/keys/{by.world.names.b}", None),
+        ("POST", "/api/v1/billing/grants", {"tenant": "acme", "micro": 10**12}),
+        ("GET", "/api/v1/billing/accounts/best", None),
+        ("PUT", "/api/v1/billing/budgets/best/day", {"limit_micro": 1, "warn_percent": [], "stop_percent": 100}),
+        ("PUT", "/api/v1/billing/tiers/standard", {"priority_ceiling": 4}),
+        ("PUT", "/api/v1/billing/tenants/best/tier", {"tier": "basic"}),
+        ("PUT", "/api/v1/billing/prices/standard", {"core_second_micro": 1, "gib_second_micro": 1}),
+        ("GET", "/api/v1/billing/statements/best?month=2026-01", None),
+        ("GET", "/api/v1/billing/verify", None),
+    ):
+        by.refused(method, path, body)
+
+
+@ATTACKS
+async def bodies_of_every_wrong_kind(by: Attacker) -> None:
+    for body in (
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"1e999",
+        b"\xff\xfe",
+        b'{"required_vram_mb": 1' + b" " * (5 << 20) + b"}",
+        b"[" * 200_000,
+        b'{"a":' * 100_000,
+        b'{"required_vram_mb": NaN}',
+        b'{"required_vram_mb": 1e400}',
+        b'{"required_vram_mb": -1}',
+        b'{"required_vram_mb": 9' + b"9" * 5000 + b"}",
+        b'{"required_vram_mb": true}',
+        b'{"required_vram_mb": 1, "unknown": 1}',
+        b'{"required_vram_mb": 1, "title": "\\ud800"}',
+        b'{"required_vram_mb": 1, "gpu_count": 100000}',
+        b'{"required_vram_mb": 1, "priority": 9}',
+        b'{"required_vram_mb": 1, "groups": [' + b'"x",' * 5000 + b'"x"]}',
+    ):
+        by.refused("POST", "/api/v1/tasks", body)
+
+
+@ATTACKS
+async def texts_for_pages_and_terminals(by: Attacker) -> None:
+    for title in ("\x1b[2J", "a\x00b", "\u202exe.gnp", "x" * 201, "a\nb"):
+        by.refused("POST", "/api/v1/tasks", _TASK | {"title": title})
+    status, _ = by.rest("POST", "/api/v1/tasks", _TASK | {"id": "markup", "title": "<script>alert(1)</script>{{7*7}}${7*7}"})
+    assert status in (200, 201, 202, 409), status
+    status, page = by.rest("GET", "/tasks/markup", key=by.world.stack.admin)
+    assert status == 200 and b"<script>alert" not in page and b"{{7*7}}" in page
+    by.rest("POST", "/api/v1/tasks/markup/cancel")
+
+
+@ATTACKS
+async def names_that_are_paths_or_wildcards(by: Attacker) -> None:
+    for name in (
+        "../../etc/passwd",
+        "..%2f..%2fetc%2fpasswd",
+        "%00",
+        "*",
+        ">",
+        "a.b.c",
+        "x" * 5000,
+        "%f0%9f%92%a9",
+        "' OR 1=1 --",
+        "%0d%0aX:%20y",
+    ):
+        quoted = name if "%" in name else urllib.parse.quote(name, safe="")
+        for path in ("/api/v1/tasks/", "/api/v1/nodes/", "/tasks/", "/nodes/", "/api/v1/keys/", "/static/"):
+            by.refused("GET", path + quoted)
+    for name in ("a/b", "*", ">", "a.b", "x" * 65, "", "\x00", " "):
+        by.refused("POST", "/api/v1/tasks", _TASK | {"id": name})
+
+
+@ATTACKS
+async def pages_and_filters_without_end(by: Attacker) -> None:
+    for query in (
+        "limit=-1",
+        "limit=0",
+        "limit=1000000000",
+        "limit=x",
+        "cursor=%00",
+        "cursor=" + "A" * 5000,
+        "sort=;drop",
+        "state=" + "x," * 5000,
+        "after=-1",
+        "search=" + "(" * 5000,
+        "page=1e9",
+        "priority=99",
+    ):
+        for path in ("/api/v1/tasks", "/tasks", "/api/v1/keys"):
+            status, text = by.rest("GET", f"{path}?{query}")
+            assert status < 500 and len(text) < 4 << 20, (path, query[:30], status)
+
+
+@ATTACKS
+async def notifications_to_what_only_the_controller_reaches(by: Attacker) -> None:
+    port = urllib.parse.urlsplit(by.world.stack.addresses["controller"]).port
+    for url in (
+        f"https://127.0.0.1:{port}/",
+        "http://localhost/",
+        "http://[::1]/",
+        "http://169.254.169.254/latest/meta-data/",
+        "http://10.0.0.1/",
+        "http://0.0.0.0/",
+        "http://[::ffff:127.0.0.1]/",
+        "file:///etc/passwd",
+        "gopher://x/",
+        "http://user:password@example.org/",
+        "http://[fd00::1]/",
+        "http://x.localhost/",
+        "ftp://example.org/",
+        "http://[64:ff9b::7f00:1]/",
+        "javascript:alert(1)",
+    ):
+        by.refused("POST", "/api/v1/runs", _TASK | {"script": "pass", "notify_url": url})
+
+
+@ATTACKS
+async def proofs_of_identity_that_are_none(by: Attacker) -> None:
+    key = by.world.b
+    head, _, secret = key.rpartition("_")
+    forged = "__Host-wooly_session=" + "A" * 200
+    for said in (
+        {"Authorization": f"Bearer {head}_{'0' * len(secret)}"},
+        {"Authorization": f"Bearer {head}_"},
+        {"Authorization": "Bearer wk_"},
+        {"Authorization": f"Basic {key}"},
+        {"Authorization": "Bearer " + "x" * 20_000},
+        {"Cookie": forged},
+        {"Cookie": "wooly_session=x"},
+        {"X-Forwarded-For": "127.0.0.1", "X-Forwarded-User": "admin"},
+        {"X-Original-URL": "/api/v1/session"},
+        {"Authorization": "Bearer \xff"},
+    ):
+        for method, path in (("GET", "/api/v1/tasks"), ("POST", "/api/v1/tenants"), ("GET", "/api/v1/audit")):
+            by.refused(method, path, {} if method == "POST" else None, key="", **said)
+
+
+@ATTACKS
+async def nothing_without_a_key(by: Attacker) -> None:
+    for path in ("tasks", "nodes", "keys", "tenants", "users", "audit", "config", "telemetry", "placements", "billing/credits", "groups"):
+        status, text = by.rest("GET", f"/api/v1/{path}", key="")
+        assert status == 401 and by.node.encode() not in text, path
+    for page in ("/tasks", "/nodes", "/credits", "/settings", "/groups"):
+        status, text = by.rest("GET", page, key="")
+        assert by.victim.name.encode() not in text and by.node.encode() not in text, page
+
+
+@ATTACKS
+async def tasks_that_nobody_starts(by: Attacker) -> None:
+    """They wait or are placed; the victim's tenant is still given a place."""
+    made = []
+    for number in range(40):
+        status, text = by.rest("POST", "/api/v1/tasks", _TASK | {"queue": True, "gpu_mode": "Exclusive"})
+        assert status < 500, text[:300]
+        made += [json.loads(text)["id"]] if status < 300 else []
+        assert number < 1000
+    status, text = by.rest("POST", "/api/v1/tasks", {"required_vram_mb": 1, "title": "of the victim"}, key=by.world.b)
+    assert status < 300, text[:300]
+    found = json.loads(text)
+    assert found["placement"]["state"] == "placed", found
+    task = f"/api/v1/tasks/{found['id']}"
+    by.rest("POST", f"{task}/cancel", key=by.world.b)
+    for task in made:
+        by.rest("POST", f"/api/v1/tasks/{task}/cancel")
+
+
+def _controller(by: Attacker) -> tuple[str, int]:
+    parts = urllib.parse.urlsplit(by.world.stack.addresses["controller"])
+    assert parts.hostname is not None and parts.port is not None
+    return parts.hostname, parts.port
+
+
+@ATTACKS
+async def connections_that_say_nothing(by: Attacker) -> None:
+    """Plain ones that never begin TLS, and such as send half a request."""
+    sockets = [socket.create_connection(_controller(by), DEADLINE_S) for _ in range(150)]
+    half = []
+    for _ in range(20):
+        _, writer = await asyncio.open_connection(*_controller(by), ssl=by.world.stack.context)
+        writer.write(b"POST /api/v1/session HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{")
+        half.append(writer)
+    status, _ = await asyncio.to_thread(by.rest, "GET", "/health", key="")
+    assert status == 200
+    for writer in half:
+        writer.close()
+    for connection in sockets:
+        connection.close()
+
+
+@ATTACKS
+async def requests_that_are_none(by: Attacker) -> None:
+    for data in (
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\x00" * 5000,
+        b"GET " + b"/" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000,
+        b"POST /api/v1/tasks HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+        b"0\r\n\r\nGET /api/v1/audit HTTP/1.1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
+        b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"TRACE / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ):
+        reader, writer = await asyncio.open_connection(*_controller(by), ssl=by.world.stack.context)
+        writer.write(data)
+        try:
+            async with asyncio.timeout(2):
+                answer = await reader.read(1 << 16)
+        except (ConnectionError, TimeoutError):
+            answer = b""
+        writer.close()
+        assert b" 200 " not in answer.split(b"\r\n")[0] or data.startswith(b"GET"), (data[:60], answer[:200])
+        assert b"Traceback" not in answer and b" 500 " not in answer.split(b"\r\n")[0], (data[:60], answer[:200])
