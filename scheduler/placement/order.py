@@ -1,9 +1,12 @@
 """The order of waiting tasks, and the protection of those that wait long. Functions of the view and the time asked about. Pure.
 
     level = max(0, priority - whole periods waited)      one period: the global key queue_age_ms, 0: no task rises
-    rank  = (level, log position of the submission, task id), smallest first
+    rank  = (level, turn, log position of the submission, task id), smallest first
 
-So no task is overtaken for ever: after ``priority`` periods it is at level 0, where only those submitted before it go first.
+Tenants take turns: a task's turn is one more than that of its tenant's waiting task before it (of the same priority), or than the greatest
+that was placed (``ClusterState.next_turn``). For one tenant and priority that is the order of submission. No task is overtaken for ever:
+after ``priority`` periods it is at level 0, where every other tenant has at most as many tasks before it as there are turns between the
+last one placed and its own.
 
 A task that has waited for ``queue_protect_ms`` reserves as many devices of one node as it needs: those where the fewest bytes must be
 given back first. No task behind it in the queue gets room on them (``kept_from``), so the bytes missing there only become fewer; it
@@ -33,7 +36,7 @@ __all__ = [
     "known_task", "NEVER", "Place", "shortfalls", "nearest", "next_reservation", "protected_from_ns",
 ]  # fmt: skip
 
-Rank = tuple[int, int, str]
+Rank = tuple[int, int, int, str]
 
 MS: Final = 1_000_000
 _BEHIND_ALL: Final = 1 << 62
@@ -46,7 +49,7 @@ def effective_priority(view: ClusterView, task: TaskView, at_ns: int) -> int:
 
 
 def rank(view: ClusterView, task: TaskView, at_ns: int) -> Rank:
-    return (effective_priority(view, task, at_ns), task.position, task.submitted.task)
+    return (effective_priority(view, task, at_ns), task.turn, task.position, task.submitted.task)
 
 
 def queue_order(view: ClusterView, at_ns: int) -> list[TaskView]:
@@ -58,7 +61,7 @@ def in_order(view: ClusterView, names: Iterable[str], at_ns: int) -> list[TaskVi
     """These tasks of the log, first to be served first."""
     period_ns = view.setting(QUEUE_AGE_MS) * MS
     waiting = [view.tasks[name] for name in names]
-    waiting.sort(key=lambda task: (_level(task, at_ns, period_ns), task.position, task.submitted.task))
+    waiting.sort(key=lambda task: (_level(task, at_ns, period_ns), task.turn, task.position, task.submitted.task))
     return waiting
 
 
@@ -81,9 +84,11 @@ def priority_of(view: ClusterView, wish: TaskSubmitted) -> int:
 
 
 def rank_of_wish(view: ClusterView, wish: TaskSubmitted, at_ns: int) -> Rank:
-    """Of a task of the log, or of one that is only asked about: behind all of its priority."""
+    """Of a task of the log, or of one that is only asked about: as if it were submitted now."""
     known = known_task(view, wish)
-    return rank(view, known, at_ns) if known is not None else (wish.priority, _BEHIND_ALL, wish.task)
+    if known is not None:
+        return rank(view, known, at_ns)
+    return (wish.priority, view.next_turn(wish.tenant, wish.priority), _BEHIND_ALL, wish.task)
 
 
 def kept_from(view: ClusterView, wish: TaskSubmitted, at_ns: int) -> dict[tuple[str, int], str]:

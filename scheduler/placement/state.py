@@ -87,6 +87,8 @@ class TaskView:
     submitted: TaskSubmitted
     #: Of its submission.
     position: int
+    #: ``ClusterState.next_turn`` at its submission.
+    turn: int
     #: Of the last event that changed it.
     revision: int
     #: Changed by ClusterView._transition alone.
@@ -237,6 +239,10 @@ class ClusterState:
     untold: set[str] = field(default_factory=set)
     #: Those that wait, by what they ask for.
     shapes: dict[Shape, set[str]] = field(default_factory=dict)
+    #: The greatest turn of a task that was placed.
+    turn: int = 0
+    #: (tenant, priority as submitted): how many tasks wait, and the greatest turn among those that did since one does.
+    turns: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
     #: Task id to the position of the last event that changed it, the newest last.
     recent: dict[str, int] = field(default_factory=dict)
     sessions: dict[str, SessionView] = field(default_factory=dict)
@@ -263,6 +269,12 @@ class ClusterState:
 
     def __post_init__(self) -> None:
         self.holdings = Holdings(self.columns)
+
+    def next_turn(self, tenant: str, priority: int) -> int:
+        """The turn of a task that is submitted now: behind what its tenant has waiting at that priority, and behind what was placed. So
+        every tenant has one task with each number, and how many another one has waiting does not matter (start-time fair queueing; Goyal,
+        Vin and Cheng 1996, with one unit a task)."""
+        return max(self.turn, self.turns.get((tenant, priority), (0, 0))[1]) + 1
 
     @property
     def groups(self) -> dict[str, GroupView]:

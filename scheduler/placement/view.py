@@ -329,7 +329,8 @@ class ClusterView(ClusterState):
             return
         if event.title != title_of(event.title):
             event = msgspec.structs.replace(event, title=title_of(event.title))
-        task = self.tasks[event.task] = TaskView(event, self.position, self.position, updated_ns=event.at_ns)
+        turn = self.next_turn(event.tenant, event.priority)
+        task = self.tasks[event.task] = TaskView(event, self.position, turn, self.position, updated_ns=event.at_ns)
         task.priority, task.wait_from_ns = event.priority, event.at_ns
         task.shape = shape_of(event)
         self.live.add(event.task)
@@ -342,6 +343,7 @@ class ClusterView(ClusterState):
             return
         task.placed = task.decision = event
         task.hosts |= {event.node}
+        self.turn = max(self.turn, task.turn)
         self._transition(task, Phase.PLACED, event.at_ns)
         node = self.nodes.get(event.node)
         if node is None or node.lost is not None:  # it was lost between the decision and its place in the log
@@ -424,12 +426,19 @@ class ClusterView(ClusterState):
             self._follow_task(task, session)
 
     def _wait(self, task: TaskView) -> None:
-        self.queue.add(task.submitted.task)
+        name, chain = task.submitted.task, (task.submitted.tenant, task.submitted.priority)
+        if name not in self.queue:
+            count, last = self.turns.get(chain, (0, 0))
+            self.turns[chain] = (count + 1, max(last, task.turn))
+        self.queue.add(name)
         self.untold.add(task.submitted.task)
         self.shapes.setdefault(task.shape, set()).add(task.submitted.task)
 
     def _wait_no_longer(self, task: TaskView) -> None:
-        name = task.submitted.task
+        name, chain = task.submitted.task, (task.submitted.tenant, task.submitted.priority)
+        count, last = self.turns.pop(chain)
+        if count > 1:
+            self.turns[chain] = (count - 1, last)
         self.queue.discard(name)
         self.untold.discard(name)
         alike = self.shapes.get(task.shape, set())

@@ -3,6 +3,8 @@ that they meet: sessions opened again elsewhere or for another task, nodes that 
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +28,7 @@ from scheduler.placement.states import REASON_NEVER_STARTED, REASON_QUEUE_TIMEOU
 from tests.support.placement_reference import room
 
 GIB = 1 << 30
-NODES, TASKS, SESSIONS = ("a", "b"), ("t", "u"), ("r", "s")
+NODES, TASKS, SESSIONS, TENANTS = ("a", "b"), ("t", "u"), ("r", "s"), ("acme", "beta")
 
 node, task, session = st.sampled_from(NODES), st.sampled_from(TASKS), st.sampled_from(SESSIONS)
 now, epoch, priority = st.integers(1, 9), st.integers(1, 2), st.integers(0, 4)
@@ -49,7 +51,7 @@ def begun() -> list[Event]:
     """Two nodes, two tasks that wait."""
     devices = (DeviceFact(0, "g", "host", 1, 8 * GIB),)
     nodes = [NodeRegistered(0, name, name, "", 1, devices) for name in NODES]
-    return [*nodes, *(TaskSubmitted(0, name, "acme", 2, 2 * GIB, queue=name == "t") for name in TASKS)]
+    return [*nodes, *(TaskSubmitted(0, name, tenant, 2, 2 * GIB, queue=name == "t") for name, tenant in zip(TASKS, TENANTS, strict=True))]
 
 
 @settings(max_examples=300, deadline=None)
@@ -64,6 +66,10 @@ def test_what_the_fold_keeps_is_what_a_look_at_everything_finds(history: list[Ev
 def _agree(view: ClusterView) -> None:
     waiting = {name: seen for name, seen in view.tasks.items() if seen.waiting}
     assert view.queue == waiting.keys()
+    chains = Counter((seen.submitted.tenant, seen.submitted.priority) for seen in waiting.values())
+    assert {chain: count for chain, (count, _) in view.turns.items()} == chains
+    assert all(seen.turn <= view.turns[seen.submitted.tenant, seen.submitted.priority][1] for seen in waiting.values())
+    assert view.turn == max([0, *(seen.turn for seen in view.tasks.values() if seen.hosts)])
     assert view.untold == {name for name, seen in waiting.items() if not isinstance(seen.decision, TaskRefused)}
     assert {name for alike in view.shapes.values() for name in alike} == view.queue
     assert all(view.tasks[name].shape == shape for shape, alike in view.shapes.items() for name in alike)

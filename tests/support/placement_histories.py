@@ -36,13 +36,14 @@ SESSIONS = "uvwxyz"
 MIB = 1 << 20
 
 names = st.sampled_from(NODES)
+tenants = st.sampled_from(["acme", "acme", "beta", "zeta"])
 groups = st.lists(st.sampled_from(GROUPS), max_size=2, unique=True).map(tuple)
 mib = st.integers(0, 16).map(lambda number: number * MIB)
 devices = st.lists(mib, max_size=3).map(lambda sizes: tuple(DeviceFact(i, "d", "host", 8, size) for i, size in enumerate(sizes)))
 percents = st.sampled_from([None, 0, 10, 100, 1000])
 now = st.just(1)
 submissions = st.builds(
-    TaskSubmitted, now, st.sampled_from(TASKS), st.just("acme"), st.integers(0, 4), st.integers(1, 12).map(lambda number: number * MIB),
+    TaskSubmitted, now, st.sampled_from(TASKS), tenants, st.integers(0, 4), st.integers(1, 12).map(lambda number: number * MIB),
     st.sampled_from([1, 1, 1, 2, 3]), st.sampled_from([False, False, False, True]), st.one_of(st.just(()), st.just(()), groups),
     st.booleans(),
     st.just(""), st.sampled_from([True, True, True, False]),
@@ -54,7 +55,7 @@ facts = st.one_of(
     st.builds(NodeLost, now, names, st.integers(1, 3), st.sampled_from(["silent", "stopped"])),
     st.builds(NodeRecovered, now, names, st.integers(1, 3)),
     st.builds(
-        SessionOpenedFact, now, st.sampled_from(SESSIONS), st.just("acme"), st.sampled_from(("", *TASKS)), names, st.integers(0, 2),
+        SessionOpenedFact, now, st.sampled_from(SESSIONS), tenants, st.sampled_from(("", *TASKS)), names, st.integers(0, 2),
         st.integers(0, 4), mib, st.booleans(),
     ),
     st.builds(

@@ -56,16 +56,16 @@ def room(view: ClusterView, node: str, device: DeviceFact) -> Capacity:
     return Capacity(device.vram_bytes, schedulable, promised, noswap, exclusive, tuple(sorted(priorities)))
 
 
-def rank(view: ClusterView, wish: TaskSubmitted, at_ns: int) -> tuple[int, float, str]:
-    """Smallest first. Who is only asked about comes behind all of the same priority."""
+def rank(view: ClusterView, wish: TaskSubmitted, at_ns: int) -> tuple[int, int, float, str]:
+    """Smallest first. A wish that is only asked about ranks as if it were submitted now."""
     known = view.tasks.get(wish.task)
     if known is None or known.submitted != wish:
-        return (wish.priority, float("inf"), wish.task)
+        return (wish.priority, view.next_turn(wish.tenant, wish.priority), float("inf"), wish.task)
     level, period_ns = known.priority, view.setting(QUEUE_AGE_MS) * MS
     waited_ns = at_ns - wish.at_ns
     while level > 0 and period_ns and waited_ns >= period_ns:
         level, waited_ns = level - 1, waited_ns - period_ns
-    return (level, known.position, wish.task)
+    return (level, known.turn, known.position, wish.task)
 
 
 def reference(view: ClusterView, wish: TaskSubmitted, at_ns: int) -> Reference:

@@ -74,14 +74,14 @@ class Auditor:
         ahead = sorted(rank for name in books.waiting if (rank := books.rank(name, event.at_ns)) < mine)
         seen: set[tuple[object, ...]] = set()
         for rank in ahead:
-            wish = books.tasks[rank[2]].wish
+            wish = books.tasks[rank[-1]].wish
             shape = (wish.vram_bytes, wish.gpu_count, wish.exclusive, wish.noswap, wish.groups)
             if shape not in seen:
                 seen.add(shape)
                 self.counts["searches"] += 1
-                place = self.room_for(rank[2], event.at_ns)
+                place = self.room_for(rank[-1], event.at_ns)
                 if place:
-                    self._fail(event, f"{rank[2]} goes first (rank {rank}) and fits on {place}")
+                    self._fail(event, f"{rank[-1]} goes first (rank {rank}) and fits on {place}")
 
     def room_for(self, name: str, at_ns: int) -> str:
         """A node where a waiting task fits, or nothing."""
@@ -97,8 +97,8 @@ class Auditor:
         return ""
 
     def _kept(self, node: str, gpu: int, mine: tuple[int, int, str], at_ns: int) -> bool:
-        holder = self.books.kept.get((node, gpu), mine[2])
-        return holder != mine[2] and self.books.rank(holder, at_ns) < mine
+        holder = self.books.kept.get((node, gpu), mine[-1])
+        return holder != mine[-1] and self.books.rank(holder, at_ns) < mine
 
     # -- names -------------------------------------------------------------------------------------------------------------------------
 

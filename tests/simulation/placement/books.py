@@ -42,6 +42,7 @@ class Task:
 
     wish: TaskSubmitted
     position: int
+    turn: int
     priority: int
     state: str = "queued"
     node: str = ""
@@ -75,6 +76,8 @@ class Books:
     kept: dict[Device, str] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
     """Sessions of an earlier epoch of their node."""
+    turn: int = 0
+    last_turns: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def groups(self, node: str) -> set[str]:
         return set(self.nodes[node].declared) | {name for name, nodes in self.made.items() if node in nodes}
@@ -86,10 +89,10 @@ class Books:
         percent = self.config.get((node, "overcommit_vram_percent"), self.setting("default_vram_overcommit_percent", 0))
         return self.nodes[node].devices[gpu] * (100 + percent) // 100
 
-    def rank(self, name: str, at_ns: int) -> tuple[int, int, str]:
+    def rank(self, name: str, at_ns: int) -> tuple[int, int, int, str]:
         task, period_ns = self.tasks[name], self.setting("queue_age_ms", 600_000) * MS
         risen = (at_ns - task.wish.at_ns) // period_ns if period_ns else 0
-        return (max(0, task.priority - risen), task.position, name)
+        return (max(0, task.priority - risen), task.turn, task.position, name)
 
     def fits(self, wish: TaskSubmitted, node: str, gpu: int) -> str:
         """Why a task may not be on a device of a node that would have it, or nothing; who is kept out for whom is not asked."""
@@ -143,8 +146,9 @@ class Books:
                 for node in self.nodes if event.scope == "global" else [event.scope]:
                     self._unguard(node, event.at_ns)
             case TaskSubmitted():
-                self.tasks[event.task] = Task(event, position, event.priority, wait_from_ns=event.at_ns)
-                self.waiting.add(event.task)
+                behind = max(self.turn, self._last_turn(event))
+                self.tasks[event.task] = Task(event, position, behind + 1, event.priority, wait_from_ns=event.at_ns)
+                self._wait(event.task)
             case TaskPriorityChanged():
                 self.tasks[event.task].priority = event.priority
             case TaskPlaced():
@@ -197,7 +201,7 @@ class Books:
             for gpu in task.gpus:
                 self.held.get((task.node, gpu), {}).pop(name, None)
             task.node, task.gpus, task.wait_from_ns = "", (), at_ns
-            self.waiting.add(name)
+            self._wait(name)
         else:
             self.over(name, "failed")
 
@@ -208,6 +212,17 @@ class Books:
         elif self.tasks[session.task].state == "failed":
             self.tasks[session.task].state = "started"
             self._hold(session.task)
+
+    def _last_turn(self, wish: TaskSubmitted) -> int:
+        """The greatest turn of its tenant and priority since one of them waits."""
+        chain = wish.tenant, wish.priority
+        alike = any((self.tasks[name].wish.tenant, self.tasks[name].wish.priority) == chain for name in self.waiting)
+        return self.last_turns.get(chain, 0) if alike else 0
+
+    def _wait(self, name: str) -> None:
+        task = self.tasks[name]
+        self.last_turns[task.wish.tenant, task.wish.priority] = max(self._last_turn(task.wish), task.turn)
+        self.waiting.add(name)
 
     def _hold(self, name: str) -> None:
         task = self.tasks[name]
@@ -222,6 +237,7 @@ class Books:
                 self.tasks[holder].guarded_ns = event.at_ns  # a task ahead took of its room
         self._unkeep(event.task)
         task.node, task.gpus = event.node, event.gpus
+        self.turn = max(self.turn, task.turn)
         self.waiting.discard(event.task)
         self._hold(event.task)
 

@@ -39,6 +39,7 @@ __all__ = ["Plan", "Outcome", "run", "replay"]
 GIB = 1 << 30
 S = 1000 * MS
 SIZES_GIB = (1, 2, 2, 4, 4, 8, 16, 72)
+TENANTS = ("acme",) * 6 + ("beta",) * 3 + ("gamma",)
 GROUPS = ("red", "blue", "green")
 
 
@@ -118,7 +119,8 @@ class World:
         gpus = draw.choices((1, 2, 4, 8), (80, 10, 7, 3))[0]
         self.durations_s[name] = min(int(draw.expovariate(1 / self.plan.task_s)) + 5, 3 * self.plan.task_s)
         wish = TaskSubmitted(
-            self.now_ns, name, "acme", draw.choices(range(5), (1, 2, 4, 2, 2))[0], draw.choice(SIZES_GIB) * GIB, min(gpus, self.plan.gpus),
+            self.now_ns, name, TENANTS[hash_of(name) % len(TENANTS)], draw.choices(range(5), (1, 2, 4, 2, 2))[0],
+            draw.choice(SIZES_GIB) * GIB, min(gpus, self.plan.gpus),
             draw.random() < 0.02, draw.choices(((), ("red",), ("blue",), ("green",), ("blue", "red")), (85, 8, 4, 1, 2))[0],
             draw.random() < 0.1, "", draw.random() < 0.95, queue_timeout_ms=draw.choice((0, 0, 0, 0, 600_000)),
         )  # fmt: skip
@@ -143,7 +145,9 @@ class World:
         if task.state == "queued" and task.gpus and (task.node, task.gpus) == (event.node, event.gpus):
             session = f"s{self._order}"
             wish = task.wish
-            self.add(SessionOpenedFact(self.now_ns, session, "acme", event.task, task.node, task.gpus[0], task.priority, wish.vram_bytes))
+            self.add(
+                SessionOpenedFact(self.now_ns, session, wish.tenant, event.task, task.node, task.gpus[0], task.priority, wish.vram_bytes)
+            )
             self.at(self.durations_s[event.task], lambda: self.close(session))
 
     def close(self, session: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
 from bus_schemas.events import (
@@ -35,6 +38,7 @@ from scheduler.placement import (
     sessions_to_reprioritise,
     why_waiting,
 )
+from scheduler.placement.states import REASON_NEVER_STARTED
 from tests.unit.test_scheduler.clusters import GIB, MINUTE, Cluster, node, session, task
 
 
@@ -43,6 +47,41 @@ def test_by_priority_then_by_age() -> None:
     for name, priority in (("low", 4), ("first", 1), ("second", 1), ("high", 0)):
         cluster.add(task(name, 10, priority=priority))
     assert cluster.waiting() == ["high", "first", "second", "low"]
+
+
+def of(tenant: str, name: str, minute: int, **more: Any) -> TaskSubmitted:
+    return msgspec.structs.replace(task(name, minute=minute, **more), tenant=tenant)
+
+
+def test_tenants_take_turns_within_a_level() -> None:
+    """What one has waiting delays the others by a task for each of theirs: here nothing of it ever starts, and is given up in its turn."""
+    cluster = Cluster(node("n", 10))
+    for minute in range(6):
+        cluster.add(of("acme", f"a{minute}", minute, exclusive=True), minute)
+    for minute, (tenant, name) in enumerate((("beta", "b0"), ("zeta", "z0"), ("beta", "b1")), 6):
+        cluster.add(of(tenant, name, minute), minute)
+    cluster.add(of("acme", "low", 9, priority=3), 9)
+    cluster.add(of("beta", "low too", 10, priority=3), 10)
+    assert cluster.waiting() == ["a1", "b0", "z0", "a2", "b1", "a3", "a4", "a5", "low", "low too"]
+    assert why_waiting(cluster.view, "b0", 10 * MINUTE).place == 2  # type: ignore[union-attr]  # it waits
+    for given_up in ("a0", "a1"):
+        assert cluster.where(given_up) == "n" and not cluster.where("b0")
+        cluster.add(TaskStateChanged(10 * MINUTE, given_up, "failed", REASON_NEVER_STARTED), 10)
+    assert cluster.where("b0") == "n" and not cluster.where("a2")
+
+
+def test_a_tenant_begins_where_the_queue_is_and_not_where_it_began() -> None:
+    """Turns count what was placed: neither an idle tenant's past nor what another has withdrawn gives it a better one."""
+    cluster = Cluster(node("n", 4), *(of("acme", f"a{minute}", minute, gib=4) for minute in range(5)))
+    for minute in range(3):
+        cluster.add(TaskStateChanged(minute * MINUTE, f"a{minute}", "cancelled"), minute)
+    cluster.add(of("beta", "b0", 6, gib=4), 6)
+    cluster.add(of("acme", "a5", 7, gib=4), 7)
+    assert cluster.where("a3") == "n" and cluster.waiting() == ["a4", "b0", "a5"]
+    cluster.add(TaskStateChanged(8 * MINUTE, "a4", "cancelled"), 8)
+    cluster.add(TaskStateChanged(8 * MINUTE, "a5", "cancelled"), 8)
+    cluster.add(of("acme", "a6", 9, gib=4), 9)
+    assert cluster.waiting() == ["b0", "a6"]
 
 
 def test_who_waits_rises_one_level_a_period() -> None:
