@@ -33,7 +33,7 @@ _SYSTEM_FOLDERS: Final = (
     "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/version", "/proc/filesystems", "/proc/devices", "/proc/modules", "/proc/driver",
     "/proc/sys", "/etc/group", "/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/resolv.conf", "/etc/gai.conf",
 )  # fmt: skip
-_FOLDER_VARIABLES: Final = ("LD_LIBRARY_PATH", "PYTHONPATH", "CUDA_PATH", "CUDA_HOME", "ROCM_PATH", "OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
+_FOLDER_VARIABLES: Final = ("LD_LIBRARY_PATH", "CUDA_PATH", "CUDA_HOME", "ROCM_PATH", "OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH")
 """Where an operator may have put libraries and drivers."""
 _OUR_PACKAGES: Final = ("bus_schemas", "jit", "scheduler", "services", "wis", "wooly", "wooly_server")
 
@@ -64,7 +64,7 @@ def for_programs(**more: Any) -> Sandbox:
     found = (importlib.util.find_spec(name) for name in _OUR_PACKAGES)
     ours = [folder for spec in found if spec is not None for folder in spec.submodule_search_locations or ()]
     named = [folder for name in _FOLDER_VARIABLES for folder in os.environ.get(name, "").split(os.pathsep) if folder]
-    read = (*_SYSTEM_FOLDERS, f"/proc/{os.getpid()}", sys.prefix, sys.base_prefix, *ours, *named)
+    read = (*_SYSTEM_FOLDERS, f"/proc/{os.getpid()}", sys.prefix, sys.base_prefix, *ours, *named, *filter(None, sys.path))
     # Drivers look for devices from the root on; Python lists the folders of packages.
     listed = ("/",) if more.get("devices") else tuple({str(Path(folder).parent) for folder in ours})
     return Sandbox(read=read, listed=listed, **more)

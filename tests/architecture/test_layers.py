@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 from tests.support.stack import ROOT, plain_environment
 
@@ -26,11 +25,6 @@ def python(code: str, **environment: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def test_import_layers_hold() -> None:
-    done = subprocess.run([str(Path(sys.executable).with_name("lint-imports"))], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout
 
 
 def test_nothing_stands_at_the_top_that_has_no_place_there() -> None:
