@@ -61,4 +61,4 @@ class KernelRefused(JitError):
 
 
 class Unfinished(JitError):
-    """Compiling took as long as its caller wanted (jit.compiling.process.pausing_after); the same call again goes on with it."""
+    """Compiling reached the time limit of its caller (jit.compiling.process.pausing_after); the same call again continues it."""

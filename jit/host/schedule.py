@@ -60,10 +60,8 @@ class _Known:
             level = max(level, self._behind(self._writes, x))
         for x in call.writes:
             level = max(level, self._behind(self._writes, x), self._behind(self._reads, x))
-        for x in (
-            *call.reads,
-            *call.writes,
-        ):  # at every access: a temporary may be written in parts, and one without elements is not written
+        # At every access: a temporary may be written in parts, and one without elements is not written.
+        for x in (*call.reads, *call.writes):
             for old in self._before.get(x.buffer, ()):
                 level = max(level, self._last.get(old, -1) + 1)
         return level

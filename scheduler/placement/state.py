@@ -233,6 +233,8 @@ class ClusterState:
     tasks: dict[str, TaskView] = field(default_factory=dict)
     #: Ids of the tasks that are not over.
     live: set[str] = field(default_factory=set)
+    #: By tenant, how many those are.
+    live_of: dict[str, int] = field(default_factory=dict)
     #: Ids of those that wait for room.
     queue: set[str] = field(default_factory=set)
     #: Of those, the ones about which the log has no decision yet.

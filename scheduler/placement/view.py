@@ -333,7 +333,7 @@ class ClusterView(ClusterState):
         task = self.tasks[event.task] = TaskView(event, self.position, turn, self.position, updated_ns=event.at_ns)
         task.priority, task.wait_from_ns = event.priority, event.at_ns
         task.shape = shape_of(event)
-        self.live.add(event.task)
+        self._count_live(task)
         self._wait(task)
         self._touch(task)
 
@@ -414,7 +414,7 @@ class ClusterView(ClusterState):
             self._wait(task)
         elif name in self.queue:
             self._wait_no_longer(task)
-        (self.live.add if live else self.live.discard)(name)
+        self._count_live(task)
         if task.reserved is not None:
             self._reserve(task, None)
         self._touch(task)
@@ -425,14 +425,20 @@ class ClusterView(ClusterState):
         for session in task.sessions:
             self._follow_task(task, session)
 
+    def _count_live(self, task: TaskView) -> None:
+        name, tenant = task.submitted.task, task.submitted.tenant
+        if task.live != (name in self.live):
+            (self.live.add if task.live else self.live.remove)(name)
+            self.live_of[tenant] = self.live_of.get(tenant, 0) + (1 if task.live else -1)
+
     def _wait(self, task: TaskView) -> None:
         name, chain = task.submitted.task, (task.submitted.tenant, task.submitted.priority)
         if name not in self.queue:
             count, last = self.turns.get(chain, (0, 0))
             self.turns[chain] = (count + 1, max(last, task.turn))
         self.queue.add(name)
-        self.untold.add(task.submitted.task)
-        self.shapes.setdefault(task.shape, set()).add(task.submitted.task)
+        self.untold.add(name)
+        self.shapes.setdefault(task.shape, set()).add(name)
 
     def _wait_no_longer(self, task: TaskView) -> None:
         name, chain = task.submitted.task, (task.submitted.tenant, task.submitted.priority)

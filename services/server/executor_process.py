@@ -29,8 +29,8 @@ _STOP_S: Final = 10.0
 
 _NEEDED: Final = (
     "PATH", "HOME", "LANG", "LC_", "TZ", "PYTHON", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "LD_PRELOAD", "XDG_CACHE_HOME", "WOOLY_LOG",
-    "OMP_", "OPENBLAS_", "MKL_", "CUDA", "NVIDIA_", "CUPY_", "HIP_", "ROCM_", "ROCR_", "HSA_", "GPU_", "OCL_", "OPENCL_", "PYOPENCL_",
-    "POCL_", "COVERAGE_", "ASAN_", "MALLOC_", "GLIBC_",
+    "WOOLY_SANDBOX", "OMP_", "OPENBLAS_", "MKL_", "CUDA", "NVIDIA_", "CUPY_", "HIP_", "ROCM_", "ROCR_", "HSA_", "GPU_", "OCL_", "OPENCL_",
+    "PYOPENCL_", "POCL_", "COVERAGE_", "ASAN_", "MALLOC_", "GLIBC_",
 )  # fmt: skip
 """How the names of variables begin that drivers, compilers and libraries read. The service's keys and addresses are not among them."""
 

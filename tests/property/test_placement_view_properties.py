@@ -66,6 +66,7 @@ def test_what_the_fold_keeps_is_what_a_look_at_everything_finds(history: list[Ev
 def _agree(view: ClusterView) -> None:
     waiting = {name: seen for name, seen in view.tasks.items() if seen.waiting}
     assert view.queue == waiting.keys()
+    assert Counter(view.live_of) == Counter(seen.submitted.tenant for seen in view.tasks.values() if seen.live)
     chains = Counter((seen.submitted.tenant, seen.submitted.priority) for seen in waiting.values())
     assert {chain: count for chain, (count, _) in view.turns.items()} == chains
     assert all(seen.turn <= view.turns[seen.submitted.tenant, seen.submitted.priority][1] for seen in waiting.values())

@@ -113,7 +113,7 @@ def refused(folder: Path, entered: str, user: int) -> set[str]:
 
 
 @pytest.mark.skipif(any(layer.startswith("no ") for layer in offered()), reason=f"this kernel lacks a layer: {', '.join(offered())}")
-@pytest.mark.parametrize("user", [os.getuid(), 65_534], ids=["this user", "nobody"])
+@pytest.mark.parametrize("user", [os.getuid(), 65_534], ids=["this user", "another user"])
 def test_what_is_denied_is_denied_and_what_is_needed_is_not(folder: Path, user: int) -> None:
     if user != os.getuid() != 0:
         pytest.skip("only root can become another user")

@@ -141,7 +141,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     _number("WOOLY_LEASE_MS", 30_000, 1_000, 3_600_000, _NODE, "Silence of a client after which its session ends, in ms."),
     _number("WOOLY_ORPHAN_MS", 10_000, 100, 600_000, _NODE, "Time that an executor lives on without its server, in ms."),
     _number("WOOLY_TENANT_SESSIONS_MAX", 1024, 1, 1 << 20, _NODE, "Open sessions of one tenant on the node."),
-    _number("WOOLY_SANDBOX", 1, 0, 1, _NODE, "0: the process that runs tenants' programs may use files and network like the node's user."),
+    _number(
+        "WOOLY_SANDBOX", 1, 0, 1, _NODE,
+        "0: what runs and compiles tenants' programs may use files and network like the node's user; not the compiler of `host`.",
+    ),
     _number(
         "WOOLY_KERNEL_FUEL", "of the back end", 0, 1 << 62, _NODE,
         "Thread-instructions that a kernel launch may execute. 0: the default.",

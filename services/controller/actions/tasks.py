@@ -50,8 +50,7 @@ class TaskActions:
         view = self._projection.view
         if task.task in view.tasks:  # submitted before: nothing is added
             return
-        live = sum(view.tasks[name].submitted.tenant == task.tenant for name in view.live)
-        refusal = task_refusal(self._projection.fold(TierBook), task, live, time.time_ns())
+        refusal = task_refusal(self._projection.fold(TierBook), task, view.live_of.get(task.tenant, 0), time.time_ns())
         if refusal is not None:
             raise Invalid(*refusal)
 

@@ -5,7 +5,7 @@ Whether something is *known* is not shared: a batch may name a body only if a se
 every tenant could ask which programs, and which sizes, others run. How long compiling takes is not hidden.
 
 Used by two threads: the one that prepares (``ready``) and the one that launches (``at_once``). Verification and compilation run outside the
-lock, each pair once, in the former only, in pieces if its caller wants (``jit.compiling.process.pausing_after``).
+lock, in the former only, in pieces if its caller wants (``jit.compiling.process.pausing_after``).
 """
 
 from __future__ import annotations
@@ -129,7 +129,6 @@ class Programs:
         self._kernels: _Cache[bytes, VerifiedKernel] = _Cache(_KERNEL_BYTES)
         self._known: LruDict[str, LruDict[bytes, None]] = LruDict(_DOMAINS_MAX)
         """By code domain: the digests whose bodies its sessions sent, and the pairs (program, dims) of which they sent everything."""
-        self._preparing: dict[tuple[bytes, bytes], threading.Event] = {}
         self._foresight = Foresight()
 
     def ready(self, batch: Batch, whose: str) -> Ready:
@@ -137,30 +136,19 @@ class Programs:
         code domain ``whose``, Unfinished."""
         pair = (batch.program, batch.dims)
         bodies = None if self._knows(whose, batch.program + batch.dims) else self._bodies(batch, whose)
-        while True:
-            with self._lock:
-                found = self._ready.get(pair)
-                if found is not None:
-                    return found
-                busy = self._preparing.get(pair)
-                if busy is None:
-                    self._preparing[pair] = threading.Event()
-                    break
-            busy.wait()  # another caller prepares the same pair
-        try:
-            program, dims, kernels = bodies or self._bodies(batch, whose)
-            # Other dims of the same program: only what changed is checked and planned again.
-            verified = _verify(program, dims, self._locked(self._verified, batch.program), kernels)
-            weight = (len(program.code) + 1) * _BYTES_AN_INSTRUCTION
-            with self._lock:
-                self._verified.put(batch.program, verified, weight)
-            made = _ready(self._prepare(verified), program, verified)
-            with self._lock:
-                self._ready.put(pair, made, weight)
-            return made
-        finally:
-            with self._lock:
-                self._preparing.pop(pair).set()
+        found = self._locked(self._ready, pair)
+        if found is not None:
+            return found
+        program, dims, kernels = bodies or self._bodies(batch, whose)
+        # Other dims of the same program: only what changed is checked and planned again.
+        verified = _verify(program, dims, self._locked(self._verified, batch.program), kernels)
+        weight = (len(program.code) + 1) * _BYTES_AN_INSTRUCTION
+        with self._lock:
+            self._verified.put(batch.program, verified, weight)
+        made = _ready(self._prepare(verified), program, verified)
+        with self._lock:
+            self._ready.put(pair, made, weight)
+        return made
 
     def at_once(self, batch: Batch, whose: str) -> Ready | None:
         """As ``ready``, for the launching thread: None where that would have to read a body, or compile. Raises Needs."""

@@ -6,10 +6,11 @@ import asyncio
 import secrets
 import socket
 import zlib
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from blake3 import blake3
+from nats.aio.msg import Msg
 
 from bus_schemas import subjects
 from bus_schemas.batch import LIMITS, Batch, Done, Read, Upload, decode_done, encode_batch
@@ -24,16 +25,16 @@ from wooly.transport.batches import pack_handles
 ATTACKS: Final = Attacks()
 
 
-def batch(session: str, seq: int = 1, *, epoch: int = 1, **fields: object) -> bytes:
-    return encode_batch(Batch(session, epoch, seq, **fields))  # type: ignore[arg-type]  # fields of a batch
+def batch(session: str, seq: int = 1, *, epoch: int = 1, **fields: Any) -> bytes:
+    return encode_batch(Batch(session, epoch, seq, **fields))
 
 
 async def dones(of: Attacker, session: str) -> asyncio.Queue[Done]:
     """What the node answers to a session of the attacker's."""
     queue: asyncio.Queue[Done] = asyncio.Queue()
 
-    async def heard(message: object) -> None:
-        queue.put_nowait(decode_done(message.data))  # type: ignore[attr-defined]  # a Msg of nats
+    async def heard(message: Msg) -> None:
+        queue.put_nowait(decode_done(message.data))
 
     await of.bus.client.subscribe(subjects.session_done(session, of.me), cb=heard)
     await of.bus.client.flush()

@@ -1,7 +1,7 @@
 """Every attack of ``tests/adversarial/stack`` on a secure stack, beside a victim of another tenant that computes.
 
-While an attack goes on and after it the victim makes its steps, each with the right bits; it gets programs compiled that nothing has
-compiled before; the node is never lost; and in the end the victim's tenant is billed for what its sessions used.
+During an attack and after it the victim makes its steps, each with the expected bits; programs of it that no session has sent before are
+compiled; the node is never lost; and in the end the victim's tenant is billed for what its sessions used.
 """
 
 from __future__ import annotations
