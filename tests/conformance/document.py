@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tests.conformance.compare import METHODS
-from tests.conformance.harness import CLASSES, DIRECTIONS, DTYPES, Outcome, explained
+from tests.conformance.harness import CLASSES, DIRECTIONS, DTYPES, Outcome
 
 if TYPE_CHECKING:
     from tests.conformance.wire import Record
@@ -115,7 +115,7 @@ def _by_operator(record: Record) -> list[str]:
         cells = [_cell(o for o in rows if o.direction == direction) for direction in DIRECTIONS]
         notes = {f"`{used}`" for o in rows for used in o.fallbacks}
         failed = [o for o in rows if o.result in ("wrong", "refused")]
-        reasons = [explained(o) or o.note.replace("|", "\\|")[:120] for o in failed]
+        reasons = [o.note.replace("|", "\\|")[:120] for o in failed]
         text = ", ".join(sorted(notes)) + (" " + reasons[0] if reasons else "")
         out.append(f"| {name} | {' | '.join(cells)} | {text.strip()} |")
     return out

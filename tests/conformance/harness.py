@@ -25,7 +25,7 @@ from tests.support.rounding import RoundsOtherwise
 from wooly.counters import COUNTERS
 from wooly.errors import WoolyError
 
-__all__ = ["CLASSES", "DIRECTIONS", "DTYPES", "Outcome", "Row", "SessionLost", "claims", "explained", "op_name", "run_row"]
+__all__ = ["CLASSES", "DIRECTIONS", "DTYPES", "Outcome", "Row", "SessionLost", "claims", "op_name", "run_row"]
 
 CLASSES = ("native", "fallback", "refused", "wrong")
 DEVICE = "cuda"
@@ -93,15 +93,6 @@ class Outcome:
         self.fallbacks = sorted({*self.fallbacks, *used})
         if verdict in ("refused", "wrong") and (not self.note or (verdict == "wrong" and self.counts["wrong"] == 1)):
             self.note = note[:400]
-
-
-def explained(outcome: Outcome) -> str:
-    """Why a refusal is known and documented; "" where it is not."""
-    if outcome.result != "refused":
-        return ""
-    if "Sparse" in outcome.note or "sparse" in outcome.name:
-        return "sparse layouts are not implemented"
-    return ""
 
 
 def op_name(op: OpInfo) -> str:

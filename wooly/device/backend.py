@@ -14,7 +14,7 @@ import torch
 __all__ = [
     "BACKEND", "SHOWN", "OURS", "DEVICE", "HANDLE_SHIFT", "CPU_KEYS", "HAS_SWAP", "TensorBase", "raw_device", "is_ours",
     "is_our_device", "make_storage", "make_empty", "set_storage", "storage_of", "offset_of", "handle_of", "library", "cpu_generator",
-    "has_kernel", "has_python_kernel", "all_op_names", "is_tracing", "untraced", "OTHER_LAYOUT_KEYS",
+    "has_kernel", "has_python_kernel", "all_op_names", "is_tracing", "untraced",
 ]  # fmt: skip
 
 BACKEND: Final = "wooly"
@@ -117,10 +117,6 @@ def has_kernel(name: str, key: str) -> bool:
 def has_python_kernel(name: str, key: str) -> bool:
     """True when a program registered a kernel in Python for operator ``name`` (``mine::add.Tensor``) on dispatch key ``key``."""
     return f"{name.replace('::', '/', 1)}/{key}" in torch.library._impls
-
-
-OTHER_LAYOUT_KEYS: Final = ("SparsePrivateUse1", "SparseCsrPrivateUse1", "QuantizedPrivateUse1")
-"""Dispatch keys of tensors on the private-use device that are sparse or quantized."""
 
 
 def all_op_names() -> list[str]:

@@ -14,7 +14,7 @@ import torch
 from wis.limits import LIMITS
 from wis.views import contiguous_strides
 from wooly.counters import COUNTERS
-from wooly.device import checks, fallback, numbers, random, transfer
+from wooly.device import checks, fallback, numbers, random, sparse, transfer
 from wooly.device.backend import handle_of, is_our_device, offset_of, raw_device
 from wooly.device.infer import Unknown, infer
 from wooly.device.lowering import LOWERINGS, Entry, Expected, LoweringError, Meta, ScalarArg, Unsupported, lower, wis_dtype
@@ -125,6 +125,8 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> CallPlan:
     elsewhere = _device_elsewhere(info, values)
     if elsewhere is not None:
         return CallPlan(None, substitute=lambda *now: fallback.make_elsewhere(info, now, elsewhere))
+    if any(arg.kind is Kind.LAYOUT and value in sparse.LAYOUTS for arg, value in zip(info.args, values, strict=True)):
+        return CallPlan(None, substitute=lambda *now: fallback.on_cpu(info, now, None))
     if _has_cpu_indices(info, values):
         return CallPlan(None, substitute=lambda *now: _with_indices_here(info, now))
     if info.base in ("fill_", "zero_") and checks.repeats(values[0]):

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 import torch
 
 from wooly.counters import COUNTERS
-from wooly.device import checks, random, transfer
+from wooly.device import checks, random, sparse, transfer
 from wooly.device.backend import cpu_generator, has_kernel, has_python_kernel, is_ours
 from wooly.device.checks import SELF_OVERLAP
 from wooly.device.infer import Unknown, infer
@@ -27,8 +27,9 @@ __all__ = [
     "check_outs",
     "choose",
     "make_elsewhere",
-    "no_such_layout",
+    "no_quantized",
     "on_cpu",
+    "on_sparse",
     "refusal",
     "report",
     "split",
@@ -235,6 +236,8 @@ def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
         _raise_without_data(info, values)
     here = transfer.fetch_all(values)
     here = _with_tensors_for_numbers(info, here)
+    if info.base in _WORKS_FOR_GRADIENTS:
+        here = [v.requires_grad_() if isinstance(v, torch.Tensor) else v for v in here]
     args, kwargs = split(info, [_local(a, v) for a, v in zip(info.args, here, strict=True)])
     with _seeded(info, values, kwargs):
         result = info.op(*args, **kwargs)
@@ -246,6 +249,10 @@ def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
         return _returned_from_cpu(info, values, result)
     back = {id(cpu): ours for ours, cpu in zip(_flat(values), _flat(here), strict=True)}
     return _uploaded(result, back)
+
+
+_WORKS_FOR_GRADIENTS: Final = frozenset({"_sparse_mm_reduce_impl"})
+"""Operations whose kernel leaves out what only their backward needs, where no argument requires a gradient: the copies must say so."""
 
 
 def _with_tensors_for_numbers(info: OpInfo, values: list[Any]) -> list[Any]:
@@ -261,7 +268,11 @@ def _with_tensors_for_numbers(info: OpInfo, values: list[Any]) -> list[Any]:
 
 def _check_layouts(info: OpInfo, result: Any) -> None:
     for tensor in _flat([result]):
-        if isinstance(tensor, torch.Tensor) and (tensor.layout is not torch.strided or tensor.is_quantized):
+        if (
+            isinstance(tensor, torch.Tensor)
+            and not sparse.is_sparse(tensor)
+            and (tensor.layout is not torch.strided or tensor.is_quantized)
+        ):
             kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
             raise UnsupportedOperation(f"{info.name}: this device has no {kind} tensors; keep such tensors on the CPU")
 
@@ -277,9 +288,7 @@ def unclaimed(op: Any, *args: Any, **kwargs: Any) -> Any:
         return op.redispatch(_CUDA_KEYS, *args, **kwargs)
     if not has_kernel(info.name, "CPU"):
         raise UnsupportedOperation(f"{info.name} has no kernel for this device and none for the CPU that could stand in for it")
-    given = iter(args)
-    values = [kwargs.get(a.name, a.default) if a.kwarg_only else next(given, kwargs.get(a.name, a.default)) for a in info.args]
-    return on_cpu(info, values, None)
+    return on_cpu(info, _in_order(info, args, kwargs), None)
 
 
 @cache
@@ -287,9 +296,21 @@ def _described(op: Any) -> OpInfo:
     return describe(op.name(), op)
 
 
-def no_such_layout(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """The kernel of every operator on sparse and quantized tensors of the device, and of those that make one: a refusal."""
-    refusal(op.name(), "sparse and no quantized tensors; keep such tensors on the CPU")()
+def on_sparse(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """The kernel of every operator on sparse tensors of the device that has none of its own: the CPU's, visibly."""
+    info = _described(op)
+    return on_cpu(info, _in_order(info, args, kwargs), None)
+
+
+def _in_order(info: OpInfo, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The values of a call in schema order."""
+    given = iter(args)
+    return [kwargs.get(a.name, a.default) if a.kwarg_only else next(given, kwargs.get(a.name, a.default)) for a in info.args]
+
+
+def no_quantized(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """The kernel of every operator on quantized tensors of the device, and of those that make one: a refusal."""
+    refusal(op.name(), "quantized tensors; keep such tensors on the CPU")()
 
 
 def refusal(name: str, lacking: str) -> Callable[..., NoReturn]:
@@ -393,6 +414,10 @@ def _copy_back(target: Any, computed: Any, is_out: bool) -> None:
     if isinstance(target, list | tuple):
         for t, c in zip(target, computed, strict=True):
             _copy_back(t, c, is_out)
+    elif isinstance(target, torch.Tensor) and sparse.is_sparse(target):
+        if target.layout is not torch.sparse_coo:
+            target.resize_as_sparse_(transfer.upload(computed))
+        target.copy_(computed)
     elif isinstance(target, torch.Tensor):
         if is_out:
             transfer.resize_output(target, computed.shape, computed.stride())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -17,8 +18,8 @@ from torch.autograd.variable import Variable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
-from wooly.device import attention, checks, fallback, half_fft, kernels, transfer
-from wooly.device.backend import BACKEND, OTHER_LAYOUT_KEYS, all_op_names, has_kernel, library
+from wooly.device import attention, checks, fallback, half_fft, kernels, sparse, transfer
+from wooly.device.backend import BACKEND, DEVICE, all_op_names, has_kernel, is_our_device, library
 from wooly.device.lowering import COMPOSITES, LOWERINGS
 from wooly.device.recorder import RECORDER
 from wooly.device.schema import Kind, OpInfo, describe, functional_of, overload
@@ -66,16 +67,16 @@ def register(connect: Callable[[], Link], module: Any, wrap: Callable[[Any], Any
         raise RuntimeError("the device is already installed in this process")
     RECORDER.connect_with(connect)
     backend_registration._setup_privateuseone_for_python_backend(BACKEND, backend_module=module)
-    aten = library("aten", "IMPL")
-    _libraries.append(aten)
-    aten = wrap(aten)
+    unwrapped = library("aten", "IMPL")
+    _libraries.append(unwrapped)
+    aten = wrap(unwrapped)
     taken = _by_hand(aten)
     for name in all_op_names():
         if name.startswith("aten::") and name not in taken:
             _generated(aten, name)
     attention.register(aten)
     half_fft.register(aten)
-    _others(aten)
+    _others(unwrapped)
     _follow_default_dtype()
     Variable._execution_engine = _CallingThreadEngine()
     register_optimizer_step_post_hook(_after_step)
@@ -104,10 +105,54 @@ def _others(aten: Any) -> None:
     every = library("_", "IMPL")
     _libraries.append(every)
     every.fallback(fallback.unclaimed, "PrivateUse1")
-    for key in OTHER_LAYOUT_KEYS:
-        every.fallback(fallback.no_such_layout, key)
+    every.fallback(fallback.no_quantized, "QuantizedPrivateUse1")
+    for key, (cpu_key, cpu_keys) in sparse.CPU_KEYS_OF.items():
+        every.fallback(fallback.on_sparse, key)
+        for name in all_op_names():
+            if name.startswith("aten::") and (has_kernel(name, cpu_key) or name in sparse.COMPOSED[key]):
+                _on_sparse(aten, name, key, cpu_keys)
+        for name in sparse.FACTORIES:
+            aten.impl(name, _here(overload(f"aten::{name}")), key.replace("PrivateUse1", "CUDA"))
     for name in _MAKE_NESTED:
         aten.impl(name, fallback.refusal(f"aten::{name}", "strided nested tensors: use layout=torch.jagged"), "PrivateUse1")
+
+
+def _on_sparse(aten: Any, name: str, key: str, cpu_keys: Any) -> None:
+    """Register the kernel of ``name`` for sparse tensors of dispatch key ``key``, unless the fallback of all operators is reached."""
+    op, composed = overload(name), sparse.COMPOSED[key].get(name)
+    if op is None:
+        return
+    if name[6:] in sparse.STRUCTURAL:
+        aten.impl(name[6:], _structural(op, cpu_keys), key)
+    elif composed is not None:
+        aten.impl(name[6:], _composed_or(composed, op), key)
+    elif has_kernel(name, "CompositeExplicitAutograd") or has_kernel(name, "CompositeExplicitAutogradNonFunctional"):
+        aten.impl(name[6:], partial(fallback.on_sparse, op), key)  # torch's composite is for dense tensors
+
+
+def _structural(op: Any, cpu_keys: Any) -> Callable[..., Any]:
+    kernel = view_kernel(op, cpu_keys)
+
+    def named(*args: Any, **kwargs: Any) -> Any:
+        """With the name that C++ has for this device, where the program says "cuda"."""
+        if is_our_device(kwargs.get("device")):
+            kwargs["device"] = DEVICE()
+        return kernel(*args, **kwargs)
+
+    return named if any(argument.name == "device" for argument in op._schema.arguments) else kernel
+
+
+def _here(factory: Any) -> Callable[..., Any]:
+    """The operator ``factory``, asked for a tensor on device="cuda", which is not what C++ calls this device."""
+    return lambda *args, **kwargs: factory(*args, **kwargs | {"device": DEVICE()})
+
+
+def _composed_or(composed: Callable[..., Any], op: Any) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        result = composed(*args, **kwargs)
+        return fallback.on_sparse(op, *args, **kwargs) if result is NotImplemented else result
+
+    return kernel
 
 
 def _after_step(*_: Any) -> None:

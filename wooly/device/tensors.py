@@ -130,9 +130,9 @@ _OWN: Final = frozenset({"resize_", "resize_as_", "set_", "detach_"})
 """Tagged as in-place views, but they deal with storages: transfer.py has their kernels, or torch needs none."""
 
 
-def view_kernel(op: Any) -> Callable[..., Any]:
-    """A kernel that runs torch's CPU kernel of ``op``, which only handles metadata."""
-    redispatch, keys = op.redispatch, CPU_KEYS
+def view_kernel(op: Any, keys: Any = CPU_KEYS) -> Callable[..., Any]:
+    """A kernel that runs torch's CPU kernel of ``op`` (that of ``keys``), which only handles metadata."""
+    redispatch = op.redispatch
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         return redispatch(keys, *args, **kwargs)

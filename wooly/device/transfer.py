@@ -17,6 +17,7 @@ import torch
 
 from bus_schemas.batch import LIMITS
 from wis.views import contiguous_strides
+from wooly.device import sparse
 from wooly.device.backend import (
     DEVICE,
     HAS_SWAP,
@@ -52,7 +53,9 @@ _SPAN_READ_MAX: Final = 1 << 20
 
 @untraced()
 def upload(tensor: torch.Tensor) -> torch.Tensor:
-    """A device tensor with the elements of a CPU tensor, and its layout where that is dense."""
+    """A device tensor with the elements of a CPU tensor, and its layout where that is dense or sparse."""
+    if sparse.is_sparse(tensor):
+        return sparse.assembled(tensor, [upload(part) for part in sparse.parts(tensor)])
     source = tensor.detach()
     if source.is_conj():
         source = source.resolve_conj()
@@ -122,10 +125,14 @@ def fetch(tensor: torch.Tensor) -> torch.Tensor:
 def fetch_all(values: Sequence[Any]) -> list[Any]:
     """``values`` with every device tensor (in lists too) replaced by a CPU copy; one wait for all."""
     readings: dict[int, _Reading] = {}
+    of_parts: dict[int, list[torch.Tensor]] = {}
     for value in values:
         for item in value if isinstance(value, list | tuple) else [value]:
             if isinstance(item, torch.Tensor) and is_ours(item):
-                readings[id(item)] = _reading(item)
+                if sparse.is_sparse(item):
+                    of_parts[id(item)] = sparse.parts(item)
+                for dense in of_parts.get(id(item), [item]):
+                    readings[id(dense)] = _reading(dense)
     wanted = [r for r in readings.values() if r.read[2]]
     answers = dict(zip(map(id, wanted), RECORDER.fetch([r.read for r in wanted]) if wanted else [], strict=True))
     copies = {key: r.tensor_of(answers.get(id(r), b"")) for key, r in readings.items()}
@@ -133,6 +140,8 @@ def fetch_all(values: Sequence[Any]) -> list[Any]:
     def local(value: Any) -> Any:
         if isinstance(value, list | tuple):
             return [local(v) for v in value]
+        if id(value) in of_parts:
+            return sparse.assembled(value, [copies[id(part)] for part in of_parts[id(value)]])
         return copies.get(id(value), value) if isinstance(value, torch.Tensor) else value
 
     return [local(v) for v in values]

@@ -8,6 +8,7 @@ from typing import Any, Final
 import torch
 
 from wis.views import broadcast_shapes
+from wooly.device import sparse
 from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, raw_device
 from wooly.device.schema import Kind, OpInfo
 
@@ -69,7 +70,7 @@ def devices(info: OpInfo, values: Sequence[Any]) -> None:
             f"(when checking argument for argument {arg.name} in method wrapper_CUDA_{info.base})"
         )
     for arg, value in zip(info.args, values, strict=True):
-        if arg.kind is Kind.LAYOUT and value not in (None, torch.strided) and _on_ours(info, values):
+        if arg.kind is Kind.LAYOUT and value not in (None, torch.strided, *sparse.LAYOUTS) and _on_ours(info, values):
             raise NotImplementedError(f"aten::{info.base}: layout {value} is not supported on this device; use strided tensors")
 
 
