@@ -85,9 +85,11 @@ def _one_client(
             with kept.open("a") as file:
                 file.write(json.dumps([number, outcome.plain()]) + "\n")
 
-    with out.open() as lines:
+    with out.open() as written:
+        begun = ""
         while True:
             ended = client.poll() is not None
+            *lines, begun = (begun + written.read()).split("\n")  # the last one may be written only in part
             for line in lines:
                 at, row, outcome = json.loads(line)
                 moved = time.monotonic()
