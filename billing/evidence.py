@@ -80,6 +80,8 @@ class _Lent(msgspec.Struct, array_like=True):
     core_ns: int = 0
     byte_ms: int = 0
     events: int = 0
+    #: Time of the compiler that is charged.
+    compile_ns: int = 0
 
     def opened(self, at_ns: int, stored_ns: int) -> None:
         self.sessions += 1
@@ -200,6 +202,7 @@ def _charge(lent: _Lent, usage: UsageRecorded, cores: int, nbytes: int, stored_n
     byte_ms = usage.byte_ms + (lent.byte_ms if same else 0)
     events = 1 + (lent.events if same else 0)
     total_ns = lent.wall_ns + (0 if same else wall_ns)
+    compile_ns = lent.compile_ns + usage.compile_ns
     if wall_ns <= 0 or core_ns > wall_ns * cores:
         return "more core time than the device has in its interval"
     if (byte_ms - events) * _MS > wall_ns * nbytes:  # what is less than a byte-millisecond is carried from interval to interval
@@ -207,7 +210,9 @@ def _charge(lent: _Lent, usage: UsageRecorded, cores: int, nbytes: int, stored_n
     if stored_ns != UNDATED:
         if not lent.since_ns - _SLACK_NS <= usage.from_ns < usage.to_ns <= stored_ns + _SLACK_NS:
             return "it is dated before its session or in the future"
-        if total_ns > lent.lent_ns + max(0, stored_ns - lent.since_ns if lent.sessions else 0) + _SLACK_NS:
+        lent_ns = lent.lent_ns + max(0, stored_ns - lent.since_ns if lent.sessions else 0) + _SLACK_NS
+        if max(total_ns, compile_ns) > lent_ns:
             return "more time than the device had sessions for"
     lent.interval, lent.core_ns, lent.byte_ms, lent.events, lent.wall_ns = interval, core_ns, byte_ms, events, total_ns
+    lent.compile_ns = compile_ns
     return ""

@@ -1,7 +1,8 @@
 """Tariff: prices by tier and time, and measured use as micro-credits, in integers. A price in force is an event of the log; without one the
 base prices below hold.
 
-Source of the two meters: what a task used of the device's cores (core time) and of its memory (bytes over time), never wall time.
+Source of the two meters: what a task used of the device's cores (core time) and of its memory (bytes over time), never wall time. The time
+that the node's compiler worked for it is core time too, of one core of the node's processor.
 Nothing works backwards: a price is valid from the later of the moment it names and the moment it was set.
 
 core_micro = core_ns x price / 1e9 and vram_micro = byte_ms x price / (2**30 x 1e3), each rounded down once a usage fact. Facts are

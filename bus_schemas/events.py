@@ -110,11 +110,13 @@ class SessionClosedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
     failed: bool = False
     outcome: Outcome | None = None
     """None: nothing was reported, as by clients of earlier versions."""
+    compile_ns: int = 0
 
 
 class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.recorded.v1"):
     """One session, one interval on one device: [from_ns, to_ns) of the node's Unix time. ``core_ns``: launch time x cores occupied;
-    ``byte_ms``: resident bytes x time. (node, epoch, gpu, serial) identifies the event; a repetition is ignored."""
+    ``byte_ms``: resident bytes x time; ``compile_ns``: time of the node's compiler, which takes one core of its processor and none of the
+    device, so it is in no DeviceAccounted. (node, epoch, gpu, serial) identifies the event; a repetition is ignored."""
 
     node: Recorded
     epoch: int
@@ -130,6 +132,7 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
     byte_ms: int
     instructions: int
     launches: int
+    compile_ns: int = 0
 
 
 class DeviceAccounted(msgspec.Struct, array_like=True, frozen=True, tag="device.accounted.v1"):

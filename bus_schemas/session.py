@@ -123,6 +123,7 @@ class SessionClosed(msgspec.Struct, frozen=True):
     launch_digest: str = ""
     core_credits_micro: int = 0
     vram_credits_micro: int = 0
+    compile_ns: int = 0
 
 
 class Ping(msgspec.Struct, frozen=True):

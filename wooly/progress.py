@@ -126,6 +126,8 @@ def closed_text(totals: SessionClosed, seconds: float, credits: str = "") -> str
     """What the session used. ``credits``: what billing says of it, when it says something."""
     core_s = totals.core_ns / 1e9
     cores = f"{core_s:.1f} core-seconds" if core_s >= 1 else f"{core_s * 1e3:.1f} core-milliseconds"
+    if totals.compile_ns >= 50_000_000:
+        cores += f", {totals.compile_ns / 1e9:.1f} s of compiling"
     gib_s = totals.byte_ms / 1e3 / (1 << 30)
     return f"wooly: {seconds:.1f} s, {totals.launches} launches, {cores}, {gib_s:.3g} GiB-seconds{'; ' + credits if credits else ''}"
 

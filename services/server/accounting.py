@@ -13,7 +13,7 @@ from bus_schemas.session import SessionClosed
 from services.server.allowance import Allowances
 from services.server.facts import FactLog, Progress
 from services.server.meter import Account, Meter
-from services.server.protocol import Attached, Charged, Executed, SpaceClosed
+from services.server.protocol import Attached, Charged, Compiled, Executed, SpaceClosed
 from services.server.sessions import SessionRecord
 
 __all__ = ["Counters", "Accounting", "Spent", "boot_id"]
@@ -155,6 +155,11 @@ class Accounting:
             others=done.others,
         )
 
+    def compiled(self, report: Compiled) -> None:
+        """The compiler worked for a session."""
+        assert self.meter is not None
+        self.meter.compiled(report.session, report.compile_ns)
+
     def charged(self, report: Charged) -> None:
         """Memory moved between two launches."""
         assert self.meter is not None
@@ -221,9 +226,18 @@ class Accounting:
             launch_digest=launch_digest,
             failed=failed,
             outcome=outcome,
+            compile_ns=account.compile_ns,
         )
         self._facts.record("session", account.session, [fact])
-        return SessionClosed(account.session, account.core_ns, account.byte_ms, account.instructions, account.launches, launch_digest)
+        return SessionClosed(
+            session=account.session,
+            core_ns=account.core_ns,
+            byte_ms=account.byte_ms,
+            instructions=account.instructions,
+            launches=account.launches,
+            launch_digest=launch_digest,
+            compile_ns=account.compile_ns,
+        )
 
 
 def _account(record: SessionRecord) -> Account:

@@ -36,6 +36,7 @@ from services.server.protocol import (
     ChangePriority,
     Charged,
     CloseSpace,
+    Compiled,
     Confirm,
     Execute,
     Executed,
@@ -376,6 +377,8 @@ class Device:
                     if ready:
                         self._warm[session.record.code_domain, pending.batch.program, pending.batch.dims] = None
                     self._arrived(pending)
+            case Compiled():
+                self._accounting.compiled(report)
             case Recalled(name, dones):
                 session = self.sessions.get(name)
                 if session is not None:

@@ -9,6 +9,7 @@ Rules:
 4. Memory is charged as the exact integral of resident bytes over time; a session's byte-milliseconds are floored, the rest carried. Memory
    that sessions share is divided among them without remainder by who reports it, and a change of one's part is reported with that of all
    others' at one instant: so what sessions are charged for is at every instant what is on the device.
+5. What the compiler did for a session is charged beside the timeline: it takes a core of the processor, none of the device.
 
 No clock: every time is an argument, on the node's monotonic clock.
 """
@@ -49,6 +50,7 @@ class Account(msgspec.Struct, array_like=True):
     byte_ms: int = 0
     instructions: int = 0
     launches: int = 0
+    compile_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -69,6 +71,7 @@ class _Use:
     byte_ns: int = 0
     instructions: int = 0
     launches: int = 0
+    compile_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -89,6 +92,7 @@ class Meter:
     _launches: list[_Launch] = field(default_factory=list)
     _scheduler: list[tuple[int, int]] = field(default_factory=list)
     _resident: list[tuple[int, str, int]] = field(default_factory=list)
+    _compiled: dict[str, int] = field(default_factory=dict)
 
     def dated(self, unix_offset_ns: int) -> None:
         """What Unix time is beside the monotonic clock now. Intervals from here on are dated by it when the machine's clock was set, or the
@@ -110,6 +114,11 @@ class Meter:
     def resident(self, session: str, nbytes: int, at_ns: int) -> None:
         """From ``at_ns`` on the session is charged for ``nbytes``."""
         self._resident.append((max(at_ns, self.accounted_ns), session, nbytes))
+
+    def compiled(self, session: str, compile_ns: int) -> None:
+        """The compiler worked for the session; it is charged in the interval that is cut next."""
+        if compile_ns > 0:
+            self._compiled[session] = self._compiled.get(session, 0) + compile_ns
 
     def released(self, session: str, others: Sequence[tuple[str, int]], at_ns: int) -> None:
         """The executor gave the session's memory back at ``at_ns``, between two works; ``others`` as in ``work``."""
@@ -170,6 +179,10 @@ class Meter:
         charged = self._charge(uses, to_ns)
         scheduler = self._schedule(to_ns) * self.cores
         self._hold(uses, from_ns, to_ns)
+        for session, compile_ns in self._compiled.items():
+            if session in self.accounts:
+                uses.setdefault(session, _Use()).compile_ns = compile_ns
+        self._compiled.clear()
         serial_first = self.serial + 1
         events: list[Event] = []
         for session, use in uses.items():
@@ -260,7 +273,8 @@ class Meter:
         account.core_ns = min(account.core_ns + use.core_ns, TOTAL_MAX)
         account.instructions = min(account.instructions + use.instructions, TOTAL_MAX)
         account.launches += use.launches
-        if not (use.core_ns or byte_ms or use.instructions or use.launches):
+        account.compile_ns = min(account.compile_ns + use.compile_ns, TOTAL_MAX)
+        if not (use.core_ns or byte_ms or use.instructions or use.launches or use.compile_ns):
             return None
         self.serial += 1
         return UsageRecorded(
@@ -278,4 +292,5 @@ class Meter:
             byte_ms=byte_ms,
             instructions=use.instructions,
             launches=use.launches,
+            compile_ns=use.compile_ns,
         )

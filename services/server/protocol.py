@@ -15,8 +15,8 @@ from bus_schemas.terms import TaskTerms
 __all__ = [
     "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
     "Forget", "Execute", "Expect", "ChangePriority", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached",
-    "SpaceOpened", "SpaceClosed", "Prepared", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled", "Report", "code_domain",
-    "decode_command", "decode_report",
+    "SpaceOpened", "SpaceClosed", "Prepared", "Compiled", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled",
+    "Report", "code_domain", "decode_command", "decode_report",
 ]  # fmt: skip
 
 STOP_WORDS: Final = 8
@@ -250,12 +250,19 @@ class Prepared(msgspec.Struct, array_like=True, frozen=True, tag="prepared"):
     ready: bool
 
 
+class Compiled(msgspec.Struct, array_like=True, frozen=True, tag="compiled"):
+    """So long this session's programs kept the compiler busy."""
+
+    session: str
+    compile_ns: int
+
+
 class Recalled(msgspec.Struct, array_like=True, frozen=True, tag="recalled"):
     session: str
     dones: tuple[bytes, ...]
 
 
-Report = Attached | SpaceOpened | SpaceClosed | Prepared | Executed | MemoryFreed | Charged | Journalled | Recalled
+Report = Attached | SpaceOpened | SpaceClosed | Prepared | Compiled | Executed | MemoryFreed | Charged | Journalled | Recalled
 
 _command: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)
 _report: Final[msgspec.msgpack.Decoder[Report]] = msgspec.msgpack.Decoder(Report)

@@ -23,7 +23,7 @@ from scheduler.turns import Taken, Turns, TurnsConfig
 from services.server.executor.errors import Needs
 from services.server.executor.programs import Programs
 from services.server.executor.tenant import Brought
-from services.server.protocol import MemoryFreed, Prepared, Report
+from services.server.protocol import Compiled, MemoryFreed, Prepared, Report
 
 __all__ = ["NO_BODIES", "Preparing"]
 
@@ -32,6 +32,8 @@ _UNLIMITED: Final = 1 << 62
 _BUDGET: Final = TurnsConfig(rate=250_000_000, burst=10 * 10**9, lane_items_max=_UNLIMITED, waiting_bytes_max=_UNLIMITED, late=True)
 """Costs are nanoseconds of the preparing thread: of one tenant a quarter of the time, 10 s at once."""
 _PIECE_NS: Final = 2 * 10**9
+_READY_NS: Final = 10**6
+"""What takes less was ready, but for a look at it, and is not charged."""
 _GUESSES_MAX: Final = 64
 NO_BODIES: Final[dict[str, Any]] = {"program_body": b"", "dims_body": b"", "dims_delta": None, "kernels": ()}
 
@@ -105,10 +107,16 @@ class Preparing:
             wanted.piece_ns *= 2
             with self._changed:
                 self._turns.put_back(taken, monotonic_ns() - start_ns, start_ns)
+            self._worked(brought.session, monotonic_ns() - start_ns)
             return
         with self._changed:
             self._turns.done(taken, monotonic_ns() - start_ns, start_ns)
+        self._worked(brought.session, monotonic_ns() - start_ns)
         self._report(MemoryFreed(brought.session) if wanted.launch else Prepared(brought.session, brought.seq, ready))
+
+    def _worked(self, session: str, compile_ns: int) -> None:
+        if compile_ns >= _READY_NS:
+            self._report(Compiled(session, compile_ns))
 
     def prepare(self, brought: Brought) -> bool:
         """Verify and compile: is it ready now? What goes wrong is kept for the batch's place in the order. Raises Unfinished."""

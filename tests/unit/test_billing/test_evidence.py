@@ -69,6 +69,12 @@ def test_an_honest_node_is_believed(session: str, tenant: str, task: str) -> Non
     assert charged(view) == 8 * SECOND and not view.findings
 
 
+def test_compiling_is_charged_as_time_of_one_core() -> None:
+    view = fold(opened("kb-s"), used("kb-s", compile_ns=3 * SECOND))
+    assert charged(view) == 11 * SECOND and not view.findings
+    assert -view.ledger.balance_micro("beta") == 12 * SECOND, "11 core-seconds and 1 GiB-second at 1,000 credits"
+
+
 def test_a_bus_without_keys_is_believed() -> None:
     view = fold(used("s", "open", core_ns=10**15))
     assert charged(view) == 10**15 and not view.findings
@@ -93,6 +99,7 @@ def test_a_bus_without_keys_is_believed() -> None:
         ([opened("kb-s"), used("kb-s", core_ns=10**15)], "more core time than the device has"),
         ([opened("kb-s"), used("kb-s", to_ns=START)], "more core time than the device has"),
         ([opened("kb-s"), used("kb-s", byte_ms=1_000 * GIB + 2)], "more memory than the device has"),
+        ([opened("kb-s"), used("kb-s", compile_ns=2 * HOUR)], "more time than the device had sessions for"),
         ([opened("kb-s"), used("kb-s", from_ns=START - 2 * HOUR)], "it is dated before its session or in the future"),
     ],
 )  # fmt: skip

@@ -61,6 +61,25 @@ def test_memory_is_the_integral_of_what_is_held() -> None:
     assert [[event.byte_ms for event in tail] for tail in tails] == [[], [1]]
 
 
+def test_compiling_is_charged_beside_the_timeline() -> None:
+    """Of a session that is open, once, in the next interval; the device's own identity holds without it."""
+    m = meter()
+    m.compiled("s", 3 * SECOND)
+    m.compiled("s", SECOND)
+    m.compiled("gone", SECOND)
+    m.work("s", begin_ns=100, start_ns=120, end_ns=180, finish_ns=200, core_ns=90, instructions=7, launches=1, resident_bytes=0)
+    (used,), (device,) = usage(events := m.cut(1000)), devices(events)
+    assert (used.core_ns, used.compile_ns, used.session) == (90, 4 * SECOND, "s")
+    assert device.charged_core_ns == 90
+    assert usage(m.cut(2000)) == []
+    m.compiled("s", 5)
+    assert [event.compile_ns for event in usage(m.cut(3000))] == [5]
+    account = m.close("s")
+    assert account is not None and account.compile_ns == 4 * SECOND + 5
+    m.compiled("s", 7)
+    assert usage(m.cut(4000)) == []
+
+
 def test_an_idle_device_leaves_few_facts() -> None:
     m = Meter("node", 1, 0, 2, 0, 0)
     assert m.cut(30 * SECOND, whole=False) == []

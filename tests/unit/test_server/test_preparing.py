@@ -21,7 +21,7 @@ from services.server.executor.data_port import DataPort
 from services.server.executor.loop import Executor
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.staging import Staging
-from services.server.protocol import AWAITS, RAN, CloseSpace, Execute, Executed, Forget, OpenSpace, Prepare
+from services.server.protocol import AWAITS, RAN, CloseSpace, Compiled, Execute, Executed, Forget, OpenSpace, Prepare, Report
 from services.server.protocol import Prepared as PreparedReport
 from services.server.settings import MemorySettings
 from tests.support.executor import TERMS, Wire, batch_of, chain_of
@@ -227,6 +227,7 @@ def test_a_long_compilation_is_interrupted_for_others_and_ends_with_its_session(
 
     reports: list[tuple[str, int]] = []
     monkeypatch.setattr(executor._preparing, "_report", lambda report: reports.append((report.session, report.seq)))
+    monkeypatch.setattr(preparing, "monotonic_ns", lambda: 0)
     monkeypatch.setattr(engine, "prepare", in_pieces)
     for session, owner in (("a", "acme"), ("b", "beta")):
         executor._carry_out(OpenSpace(session, "token", b"", msgspec.structs.replace(TERMS, tenant=owner)))
@@ -247,6 +248,33 @@ def test_a_long_compilation_is_interrupted_for_others_and_ends_with_its_session(
     executor._carry_out(Forget("b", 4))
     executor._preparing.step()
     assert pieces[8:] == [] and reports[5:] == [("b", 4)], "not compiled"
+
+
+def test_the_time_of_the_compiler_is_reported_for_the_session_that_needed_it(
+    executor: Executor, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every piece of it; what is ready already costs nothing."""
+    now_ns, costs = [0], iter([2 * 10**9, 3 * 10**9])
+    prepare = engine.prepare
+
+    def costly(verified: Verified) -> Prepared:
+        now_ns[0] += (cost := next(costs))
+        if cost == 2 * 10**9:
+            raise Unfinished
+        return prepare(verified)
+
+    reports: list[Report] = []
+    monkeypatch.setattr(executor._preparing, "_report", reports.append)
+    monkeypatch.setattr(preparing, "monotonic_ns", lambda: now_ns[0])
+    monkeypatch.setattr(engine, "prepare", costly)
+    program = increment(16)
+    for session in ("a", "b"):
+        executor._carry_out(OpenSpace(session, "token", b"", TERMS))
+        executor._carry_out(Prepare(session, 1, batch_of(session, 1, program.flush([1], allocs=[(1, 128)]))))
+        executor._preparing.step()
+        if session == "a":
+            executor._preparing.step()
+    assert reports == [Compiled("a", 2 * 10**9), Compiled("a", 3 * 10**9), PreparedReport("a", 1, True), PreparedReport("b", 1, True)]
 
 
 def test_a_tenant_without_budget_is_compiled_for_last(executor: Executor, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
