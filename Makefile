@@ -72,6 +72,9 @@ cuda-roundtrip: $(STAMP).dev ## what we emit for CUDA, executed without a GPU be
 attacks: $(STAMP).dev ## hostile kernels beside a canary on every back end; results go to docs/attacks.md
 	$(BIN)/python -m tests.adversarial --report default
 
+crowd: $(STAMP).dev ## 200 hostile tenants on one node for ten minutes, beside three that compute; results go to docs/security.md
+	$(BIN)/python -m tests.adversarial.stack.crowd --publish
+
 strict-ulp: $(STAMP).dev ## how far strict functions are from the truth, all f32 values; about an hour (docs/strict-math.md)
 	$(BIN)/python -m tests.property.strict_ulp
 	$(BIN)/python -m tests.property.strict_ulp --type f64

@@ -199,5 +199,6 @@ class BusThread:
             with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
                 await self._nc.flush(timeout=1)
         if self._nc.is_connected or self._nc.is_reconnecting:
-            with contextlib.suppress(nats.errors.Error, OSError, RuntimeError):  # flushing and closing a broken connection fails
+            # Flushing and closing a broken connection fails; one of TLS, with an AttributeError of asyncio's.
+            with contextlib.suppress(nats.errors.Error, OSError, RuntimeError, AttributeError):
                 await self._nc.close()

@@ -188,7 +188,7 @@ async def the_victims_session_closed_and_asked_for(by: Attacker) -> None:
 @ATTACKS
 async def the_victims_task_taken(by: Attacker) -> None:
     assert (await by.open(task=by.victim.task)).fault is not None
-    assert (await by.opened(tenant="best")).tenant == "acme"
+    assert (await by.opened(tenant="best")).tenant == by.tenant
 
 
 @ATTACKS
@@ -358,7 +358,7 @@ async def requests_of_garbage(by: Attacker) -> None:
 @ATTACKS
 async def sixty_connections(by: Attacker) -> None:
     async def stay(connected: asyncio.Event) -> None:
-        async with line(by.world.stack, by.world.a):
+        async with line(by.world.stack, by.key):
             await connected.wait()
 
     done = asyncio.Event()
@@ -368,7 +368,7 @@ async def sixty_connections(by: Attacker) -> None:
     await asyncio.gather(*connections, return_exceptions=True)
 
 
-async def _port(by: Attacker) -> tuple[str, int, str, str]:
+async def port_of(by: Attacker) -> tuple[str, int, str, str]:
     opened = await by.opened()
     assert opened.node is not None
     kind, host, port = next(address for address in opened.node.data_port if not address.startswith("unix:")).split(":")
@@ -378,7 +378,7 @@ async def _port(by: Attacker) -> tuple[str, int, str, str]:
 
 @ATTACKS
 async def silence_and_garbage_at_the_data_port(by: Attacker) -> None:
-    host, port, session, token = await _port(by)
+    host, port, session, token = await port_of(by)
     sockets = [socket.create_connection((host, port), DEADLINE_S) for _ in range(100)]
     for at, connection in enumerate(sockets):
         connection.sendall((b"", b"\x00" * 64, b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff", secrets.token_bytes(512))[at % 5])
@@ -391,7 +391,7 @@ async def silence_and_garbage_at_the_data_port(by: Attacker) -> None:
 @ATTACKS
 async def tokens_and_frames_at_the_data_port(by: Attacker) -> None:
     """The victim's session with the attacker's token, no token, and frames that say they are endless."""
-    host, port, session, token = await _port(by)
+    host, port, session, token = await port_of(by)
     for hello in (
         Hello(by.victim.name, token),
         Hello(session, ""),
@@ -430,5 +430,5 @@ async def a_name_made_for_the_operators_terminal(by: Attacker) -> None:
 
 @ATTACKS
 async def an_exclusive_device_beside_others(by: Attacker) -> None:
-    asked = OpenSession(f"{by.me}-alone", "acme", "", 0, (0,), 1 << 20, exclusive=True)
+    asked = OpenSession(f"{by.me}-alone", by.tenant, "", 0, (0,), 1 << 20, exclusive=True)
     assert msgspec.msgpack.decode(await by.request("open", encode(asked)))["fault"] is not None

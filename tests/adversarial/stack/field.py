@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import urllib.error
 import urllib.parse
@@ -23,9 +24,9 @@ from wis.builder import Builder
 from wis.dtypes import DType
 from wooly.config import load
 from wooly.link import Flush
-from wooly.session import open_session
+from wooly.session import Session, open_session
 
-__all__ = ["Attack", "Attacker", "Attacks", "Victim", "encode"]
+__all__ = ["Attack", "Attacker", "Attacks", "Victim", "connected", "encode"]
 
 encode: Final = msgspec.msgpack.encode
 Attack = Callable[["Attacker"], Awaitable[None]]
@@ -49,16 +50,21 @@ def program_of(size: int) -> Program:
     return Program(builder)
 
 
+def connected(world: World, key: str, title: str, **said: str) -> Session:
+    """A session of an ordinary client with this key."""
+    stack = world.stack
+    said = {"WOOLY_API_KEY": key, "WOOLY_TLS_CA": str(stack.ring.ca), "WOOLY_NATS_URL": stack.addresses["nats"]} | said
+    said = {"CONTROLLER_URL": stack.addresses["controller"], "REQUIRED_VRAM": "16", "PRIO": "3"} | said
+    return open_session(load(said, environ={}), title=title)
+
+
 class Victim:
     """A session of another tenant. Every step is compared with what it must give, bit by bit."""
 
     SIZE: Final = 512
 
     def __init__(self, world: World) -> None:
-        stack = world.stack
-        said = {"WOOLY_API_KEY": world.b, "WOOLY_TLS_CA": str(stack.ring.ca), "WOOLY_NATS_URL": stack.addresses["nats"]}
-        said |= {"CONTROLLER_URL": stack.addresses["controller"], "REQUIRED_VRAM": "64", "PRIO": "2"}
-        self._session = open_session(load(said, environ={}), title="victim")
+        self._session = connected(world, world.b, "victim", REQUIRED_VRAM="64", PRIO="2")
         self._programs = 0
         self._wanted = np.zeros(self.SIZE)
         self._program = program_of(self.SIZE)
@@ -103,17 +109,23 @@ class Victim:
 class Attacker:
     """A member of another tenant, with a connection to the bus; what it has from the world besides, an attack says."""
 
-    def __init__(self, world: World, victim: Victim, bus: Line) -> None:
-        self.world, self.victim, self.bus = world, victim, bus
-        self.me = world.names.a
+    _numbers: Final = itertools.count(1)
+
+    def __init__(self, world: World, victim: Victim, bus: Line, key: str, tenant: str) -> None:
+        self.world, self.victim, self.bus, self.key, self.tenant = world, victim, bus, key, tenant
+        self.me = key.split("_")[1]
         self.node = world.n1
-        self._opened = 0
 
     @classmethod
     @asynccontextmanager
-    async def enter(cls, world: World, victim: Victim) -> AsyncIterator[Attacker]:
-        async with line(world.stack, world.a) as bus:
-            yield cls(world, victim, bus)
+    async def enter(cls, world: World, victim: Victim, key: str, tenant: str) -> AsyncIterator[Attacker]:
+        """``key`` is of a member of ``tenant``."""
+        async with line(world.stack, key) as bus:
+            yield cls(world, victim, bus, key, tenant)
+
+    def fresh(self) -> int:
+        """A number that no attacker has got before."""
+        return next(self._numbers)
 
     # -- the bus
 
@@ -130,9 +142,8 @@ class Attacker:
         return False
 
     async def open(self, session: str = "", **fields: Any) -> SessionOpened:
-        self._opened += 1
-        name = session or f"{self.me}-{id(self)}-{self._opened}"
-        asked = msgspec.structs.replace(OpenSession(name, "acme", "", 3, (0,), 1 << 20), **fields)
+        name = session or f"{self.me}-x{self.fresh()}"
+        asked = msgspec.structs.replace(OpenSession(name, self.tenant, "", 3, (0,), 1 << 20), **fields)
         return msgspec.msgpack.decode(await self.request("open", encode(asked)), type=SessionOpened)
 
     async def opened(self, **fields: Any) -> SessionOpened:
@@ -154,7 +165,7 @@ class Attacker:
     def rest(self, method: str, path: str, body: Any = None, *, key: str | None = None, **headers: str) -> tuple[int, bytes]:
         """Status and body. ``body``: bytes as they are, else as JSON. ``key`` empty: none."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        key = self.world.a if key is None else key
+        key = self.key if key is None else key
         said = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {}) | headers
         url = self.world.stack.addresses["controller"] + path
         request = urllib.request.Request(url, data=data, method=method, headers=said)

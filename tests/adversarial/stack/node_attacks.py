@@ -12,6 +12,7 @@ import msgspec
 from bus_schemas import subjects
 from bus_schemas.access import Principal, WhoIs, who_subject
 from bus_schemas.events import (
+    DeviceAccounted,
     DeviceFact,
     Event,
     NodeLost,
@@ -149,3 +150,73 @@ async def principals_asked_about(by: Attacker) -> None:
         await bus.client.publish(
             who_subject(by.node), encode(WhoIs(by.world.names.b, by.victim.task)), reply=f"{subjects.inbox_prefix('x')}.y"
         )
+
+
+@ATTACKS
+async def time_of_a_compiler_that_did_not_compile(by: Attacker) -> None:
+    now_ns = time.time_ns()
+    async with stolen(by) as bus:
+        for serial, compile_ns in enumerate((10**18, -(10**15), 2**62), 100):
+            usage = UsageRecorded(
+                "n2", 2, 0, serial, by.victim.name, "best", by.victim.task, 0, now_ns - 10**9, now_ns, 0, 0, 0, 0, compile_ns
+            )
+            await state(bus, "usage.n2", usage)
+
+
+@ATTACKS
+async def accounts_that_do_not_add_up(by: Attacker) -> None:
+    now_ns = time.time_ns()
+    async with stolen(by) as bus:
+        for serial, numbers in enumerate(((1, 1, 0, 0, 0), (10**18, 2**31, -1, -1, 2**62), (0, 0, 0, 0, 0), (-1, -1, -1, -1, -1)), 1):
+            await state(bus, "usage.n2", DeviceAccounted("n2", 3, 0, serial, now_ns, *numbers, 1, 2**62))
+            await state(bus, "usage.n2", DeviceAccounted("n2", 2**62, -1, serial, -now_ns, *numbers, -5, 5))
+
+
+@ATTACKS
+async def a_thousand_sessions_that_never_were(by: Attacker) -> None:
+    """Facts about sessions of tenants that it has never seen: pages stay small, and the victim's tasks are what they were."""
+    now_ns = time.time_ns()
+    async with stolen(by) as bus:
+        for number in range(1_000):
+            name = f"{by.world.names.b}-ghost{number}"
+            await bus.client.publish(
+                f"wooly.evt.session.{name}.n2",
+                encode_events([SessionOpenedFact(now_ns, name, "best", by.victim.task, "n2", 0, 2, 1 << 20, title="\x1b[2J<script>")]),
+            )
+        await bus.client.flush()
+    status, text = by.rest("GET", f"/api/v1/tasks/{by.victim.task}", key=by.world.stack.admin)
+    assert status == 200 and len(text) < 1 << 20 and b"ghost" not in text, text[:300]
+
+
+@ATTACKS
+async def a_thousand_beginnings(by: Attacker) -> None:
+    """Epochs up and down: in the end the node is shown once."""
+    now_ns = time.time_ns()
+    async with stolen(by) as bus:
+        for epoch in (*range(1, 200), -1, 0, 2**62, 1):
+            await bus.client.publish("wooly.evt.node.n2", encode_events([NodeRegistered(now_ns, "n2", "n2", "", epoch, (_DEVICE,))]))
+        await bus.client.flush()
+        await state(bus, "node.n2", NodeLost(now_ns, "n2", 2**62, "stopped"))
+    status, text = by.rest("GET", "/api/v1/nodes", key=by.world.stack.admin)
+    assert status == 200 and text.count(b'"id":"n2"') <= 1, text[:300]
+
+
+@ATTACKS
+async def journals_of_garbage(by: Attacker) -> None:
+    """What it writes as its own journal stops no reader of another node's."""
+    async with stolen(by) as bus:
+        for data in (b"", b"\xc1" * 1000, b"\x91" * 100_000, bytes(1 << 20), encode({"x": float("nan")})):
+            for part in ("dispatch", "memory"):
+                await bus.client.publish(f"wooly.journal.n2.0.{part}", data)
+        await bus.client.flush()
+
+
+@ATTACKS
+async def leases_asked_for_without_end(by: Attacker) -> None:
+    """It may ask for the budgets of tenants that it serves: answers are small, and nothing of them is the victim's bill."""
+    async with stolen(by) as bus:
+        for data in (b"", b"\xc1", encode({"tenant": "best"}), encode(["best", 2**62]), b"\x91" * 100_000):
+            for _ in range(20):
+                await bus.client.publish("wooly.billing.req.allow.n2", data, reply=f"{subjects.inbox_prefix(by.world.names.key2)}.x.y")
+            await bus.client.publish(f"wooly.billing.req.allow.{by.node}", data)
+        await bus.client.flush()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import json
 import socket
 import urllib.parse
+import urllib.request
 from typing import Final
 
 from tests.adversarial.stack.field import Attacker, Attacks
@@ -283,3 +286,134 @@ async def requests_that_are_none(by: Attacker) -> None:
         writer.close()
         assert b" 200 " not in answer.split(b"\r\n")[0] or data.startswith(b"GET"), (data[:60], answer[:200])
         assert b"Traceback" not in answer and b" 500 " not in answer.split(b"\r\n")[0], (data[:60], answer[:200])
+
+
+@ATTACKS
+async def guesses_of_a_password(by: Attacker) -> None:
+    """By name and by key: after some tries the address waits, and the victim's key is still good."""
+    answers = set()
+    for guess in range(60):
+        answers.add(by.rest("POST", "/api/v1/session", {"user": "admin", "password": f"guess number {guess}"}, key="")[0])
+    assert answers == {401, 429}, answers
+    assert by.rest("GET", "/api/v1/tasks", key=by.world.b)[0] == 200
+
+
+@ATTACKS
+async def more_keys_than_a_user_may_have(by: Attacker) -> None:
+    status, text = by.rest("POST", "/api/v1/keys", {"days": 1, "scopes": ["read"]})
+    assert status in (201, 400, 403, 422), (status, text[:200])
+    for scopes in (["admin"], ["operate", "bus"], ["everything"], "admin", [["read"]], {"read": 1}):
+        status, text = by.rest("POST", "/api/v1/keys", {"days": 10**9, "scopes": scopes, "role": "member"})
+        assert status >= 400 or b'"admin"' not in text, (scopes, text[:200])
+
+
+@ATTACKS
+async def bodies_that_unpack_to_more(by: Attacker) -> None:
+    bomb = gzip.compress(bytes(32 << 20))
+    for said in ({"Content-Encoding": "gzip"}, {"Content-Encoding": "deflate"}, {"Content-Encoding": "br"}, {"Transfer-Encoding": "gzip"}):
+        by.refused("POST", "/api/v1/tasks", bomb, **said)
+    for kind in (
+        "multipart/form-data; boundary=x",
+        "application/x-www-form-urlencoded",
+        "application/xml",
+        "text/plain",
+        "",
+        "a/" + "b" * 9000,
+    ):
+        status, _ = by.rest("POST", "/api/v1/tasks", b"--x\r\n" * 100_000, **{"Content-Type": kind})
+        assert 400 <= status < 500, (kind[:20], status)
+
+
+@ATTACKS
+async def headers_of_proxies_and_frameworks(by: Attacker) -> None:
+    """None of them gives another method, another path, another address, or more rights."""
+    for said in (
+        {"X-HTTP-Method-Override": "DELETE"},
+        {"X-Original-URL": f"/api/v1/tasks/{by.victim.task}"},
+        {"X-Rewrite-URL": "/api/v1/audit"},
+        {"X-Forwarded-For": "127.0.0.1", "X-Forwarded-Proto": "https", "Forwarded": "for=127.0.0.1"},
+        {"X-Tenant": "best", "X-Wooly-Tenant": "best", "X-Role": "admin"},
+        {"Range": "bytes=0-" + ",0-" * 2000},
+        {"Accept": "text/html," * 3000},
+        {"Accept-Language": "\xff\xfe", "Cookie": "a=b; " * 3000},
+        {"If-Match": "*", "If-None-Match": "*"},
+    ):
+        status, text = by.rest("GET", "/api/v1/tasks", **said)
+        assert status < 500 and by.victim.task.encode() not in text, (said, status)
+        by.refused("GET", "/api/v1/audit", **said)
+
+
+@ATTACKS
+async def a_cookie_of_ones_own_without_its_token(by: Attacker) -> None:
+    """A session of a browser writes nothing without the token of the form, nor for another site."""
+    answers = await asyncio.to_thread(_with_cookie, by)
+    assert all(status in (401, 403) for status in answers), answers
+
+
+def _with_cookie(by: Attacker) -> list[int]:
+    url = by.world.stack.addresses["controller"] + "/api/v1/session"
+    request = urllib.request.Request(url, data=json.dumps({"key": by.key}).encode(), method="POST")
+    request.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(request, timeout=60, context=by.world.stack.context) as answer:
+        cookie = answer.headers["Set-Cookie"].partition(";")[0]
+    said = (
+        {},
+        {"X-CSRF-Token": "x"},
+        {"X-CSRF-Token": cookie[-64:]},
+        {"Origin": "https://evil.example", "X-CSRF-Token": "x"},
+        {"Sec-Fetch-Site": "cross-site"},
+    )
+    return [by.rest("POST", "/api/v1/tasks", _TASK, key="", Cookie=cookie, **more)[0] for more in said]
+
+
+@ATTACKS
+async def a_thousand_requests_on_one_connection(by: Attacker) -> None:
+    reader, writer = await asyncio.open_connection(*_controller(by), ssl=by.world.stack.context)
+    writer.write(b"GET /api/v1/tasks HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        async with asyncio.timeout(5):
+            await reader.read(1 << 22)
+    writer.close()
+
+
+@ATTACKS
+async def streams_and_pages_held_open(by: Attacker) -> None:
+    """Connections that ask and read nothing of the answer."""
+    held = []
+    for path in (b"/api/v1/tasks", b"/tasks", b"/", b"/nodes", b"/api/v1/telemetry") * 8:
+        _, writer = await asyncio.open_connection(*_controller(by), ssl=by.world.stack.context)
+        writer.write(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + by.key.encode() + b"\r\n\r\n")
+        held.append(writer)
+    status, _ = await asyncio.to_thread(by.rest, "GET", "/health", key="")
+    assert status == 200
+    for writer in held:
+        writer.close()
+
+
+@ATTACKS
+async def scripts_that_are_too_much(by: Attacker) -> None:
+    for body in (
+        {"script": "x" * (2 << 20)},
+        {"script": ""},
+        {"script": "pass", "env": {"LD_PRELOAD": "x" * 100_000}},
+        {"script": "pass", "env": {f"V{at}": "x" for at in range(10_000)}},
+        {"script": "pass", "args": ["x"] * 100_000},
+        {"script": "pass", "unknown": 1},
+        {"script": ["pass"]},
+    ):
+        by.refused("POST", "/api/v1/runs", _TASK | body)
+
+
+@ATTACKS
+async def tasks_without_end(by: Attacker) -> None:
+    """Those that may live at once are limited; the next are refused until some are over, and the victim's is placed."""
+    made = []
+    for _ in range(150):
+        status, text = by.rest("POST", "/api/v1/tasks", _TASK | {"required_vram_mb": 1 << 20, "queue": True})
+        assert status < 500, text[:300]
+        made += [json.loads(text)["id"]] if status < 300 else []
+    status, text = by.rest("POST", "/api/v1/tasks", {"required_vram_mb": 1, "title": "of the victim"}, key=by.world.b)
+    assert status < 300 and json.loads(text)["placement"]["state"] == "placed", text[:300]
+    by.rest("POST", f"/api/v1/tasks/{json.loads(text)['id']}/cancel", key=by.world.b)
+    for task in made:
+        by.rest("POST", f"/api/v1/tasks/{task}/cancel")
