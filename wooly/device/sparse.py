@@ -2,8 +2,6 @@
 
 Operators that only handle these parts run torch's CPU kernels, as views of dense tensors do. The products, sums and conversions below are
 composed of dense operations on the parts. All others are computed on the CPU of this machine, visibly (``wooly.device.fallback``).
-
-May live here: what COO and compressed tensors are made of. May not: transfers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The store of swapped memory: in the host's memory first, the oldest of it on disk when that is full, as chunks in files named by their
-content, checked on the way back.
+"""The store of swapped memory: in the host's memory first, the oldest of it on disk when that is full, as chunks in encrypted
+files that are named by their content and checked on the way back.
 
 Large chunks go past the page cache where the file system lets them: memory is short when this is used, and filling the cache with data that
 is not read soon takes more of it, and several times as long (docs/memory.md).
@@ -13,6 +13,7 @@ import contextlib
 import errno
 import mmap
 import os
+import secrets
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from services.server.executor.errors import SwapAway, SwapCorrupt, SwapFull
 
@@ -36,12 +38,17 @@ _DIRECT_BYTES_MIN: Final = 1 << 20
 _BLOCK_BYTES: Final = 4096
 """What goes past the cache begins and ends at multiples of this, in the file and in memory."""
 
+_CIPHER_BYTES: Final = 16
+"""A block of the cipher."""
+
 Bytes = npt.NDArray[np.uint8]
 
 
 class DiskTier:
     """Files in ``folder``, which is this tier's own: what an earlier process left there is removed. Equal chunks are one file, removed with
-    the last that names it. Nothing is forced to the medium: after a crash the files are not read."""
+    the last that names it. Nothing is forced to the medium: after a crash the files are not read, and cannot be, because they are encrypted
+    (AES-256 in counter mode) under a key that is only in this process. A chunk's name is its keyed hash, and the counter begins with it: no
+    two chunks have the same."""
 
     def __init__(self, folder: Path, bytes_max: int) -> None:
         self._folder = folder
@@ -49,6 +56,8 @@ class DiskTier:
         self._names: dict[bytes, tuple[int, int]] = {}
         self._direct = True
         self._aside = _aligned(0)
+        self._plain = np.empty(0, np.uint8)
+        self._key = secrets.token_bytes(32)
         self.used_bytes = 0
         if folder.is_dir():
             for path in folder.iterdir():
@@ -57,7 +66,7 @@ class DiskTier:
 
     def put(self, data: Bytes) -> bytes:
         """Keep a chunk; its name. Raises SwapFull when the limit or the disk says no; nothing is left of it then."""
-        name = blake3(data.data).digest()
+        name = blake3(data.data, key=self._key).digest()
         count, _ = self._names.get(name, (0, 0))
         if not count:
             if self.used_bytes + data.nbytes > self._bytes_max:
@@ -71,12 +80,12 @@ class DiskTier:
         """Fill ``into`` with a chunk. Raises SwapCorrupt when it is not what was put, SwapAway when the system has nothing left to read it
         with."""
         try:
-            whole = self._open(self._path(name), os.O_RDONLY, into, self._fill)
+            whole = self._open(self._path(name), os.O_RDONLY, name, into, self._fill)
         except OSError as error:
             if error.errno in _SHORT:
                 raise SwapAway(f"chunk {name.hex()[:16]} of swapped memory cannot be read now: {error.strerror}") from None
             raise SwapCorrupt(f"chunk {name.hex()[:16]} of swapped memory cannot be read: {error.strerror or error}") from None
-        if not whole or blake3(into.data).digest() != name:
+        if not whole or blake3(into.data, key=self._key).digest() != name:
             raise SwapCorrupt(f"chunk {name.hex()[:16]} of swapped memory is not what was written")
 
     def drop(self, name: bytes) -> None:
@@ -95,60 +104,62 @@ class DiskTier:
         part = path.with_suffix(".part")
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, data, self._pour)
+            self._open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, name, data, self._pour)
             part.rename(path)
         except OSError as error:
             with contextlib.suppress(OSError):
                 part.unlink(missing_ok=True)
             raise SwapFull(f"swapping to disk failed: {error.strerror or error}") from None
 
-    def _open(self, path: Path, flags: int, data: Bytes, work: Callable[[int, Bytes, bool], bool]) -> bool:
-        """Do ``work(file, data, direct)`` on an open file; again through the cache when the file system cannot do it without. Raises
+    def _open(self, path: Path, flags: int, name: bytes, data: Bytes, work: Callable[[int, bytes, Bytes, bool], bool]) -> bool:
+        """Do ``work(file, name, data, direct)`` on an open file; again through the cache when the file system cannot do it without. Raises
         OSError."""
         direct = self._direct and data.nbytes >= _DIRECT_BYTES_MIN
         try:
             file = os.open(path, flags | (os.O_DIRECT if direct else 0), 0o600)
             try:
-                return work(file, data, direct)
+                return work(file, name, data, direct)
             finally:
                 os.close(file)
         except OSError as error:
             if not direct or error.errno != errno.EINVAL:
                 raise
         self._direct = False
-        return self._open(path, flags, data, work)
+        return self._open(path, flags, name, data, work)
 
-    def _pour(self, file: int, data: Bytes, direct: bool) -> bool:
-        """All of ``data`` into an empty file."""
-        source = data
-        if direct and not _is_aligned(data):
-            source = self._room(data.nbytes)
-            source[: data.nbytes] = data
-        view = source.data
+    def _pour(self, file: int, name: bytes, data: Bytes, direct: bool) -> bool:
+        """All of ``data``, encrypted, into an empty file."""
+        room = self._room(data.nbytes)
+        self._crypt(name, data, room)
+        view = room.data[: -(-data.nbytes // _BLOCK_BYTES) * _BLOCK_BYTES if direct else data.nbytes]
         while view:
             view = view[os.write(file, view) :]
-        if source.nbytes != data.nbytes:
-            os.ftruncate(file, data.nbytes)
+        os.ftruncate(file, data.nbytes)
         return True
 
-    def _fill(self, file: int, into: Bytes, direct: bool) -> bool:
+    def _fill(self, file: int, name: bytes, into: Bytes, direct: bool) -> bool:
         """``into`` from a file of that size; False when the file has another."""
         if os.fstat(file).st_size != into.nbytes:
             return False
-        target = into if not direct or _is_aligned(into) else self._room(into.nbytes)
-        at = 0
+        room, at = self._room(into.nbytes), 0
         while at < into.nbytes:
-            got = os.readv(file, [target.data[at:]])
+            got = os.readv(file, [room.data[at:]])
             if not got:
                 return False
             at += got
-        if target is not into:
-            into[:] = target[: into.nbytes]
+        if self._plain.nbytes < into.nbytes + _CIPHER_BYTES:
+            self._plain = np.empty(into.nbytes + _CIPHER_BYTES, np.uint8)
+        self._crypt(name, room[: into.nbytes], self._plain)
+        into[:] = self._plain[: into.nbytes]
         return True
 
+    def _crypt(self, name: bytes, source: Bytes, target: Bytes) -> None:
+        """Encrypt or decrypt a chunk: in counter mode that is the same. ``target`` is larger by ``_CIPHER_BYTES`` at least."""
+        Cipher(algorithms.AES(self._key), modes.CTR(name[:_CIPHER_BYTES])).encryptor().update_into(source.data, target.data)
+
     def _room(self, nbytes: int) -> Bytes:
-        """Memory at and of multiples of a block, for so many bytes."""
-        room = -(-nbytes // _BLOCK_BYTES) * _BLOCK_BYTES
+        """Memory at and of multiples of a block, for so many bytes and ``_CIPHER_BYTES``."""
+        room = -(-(nbytes + _CIPHER_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES
         if self._aside.nbytes < room:
             self._aside = _aligned(room)
         return self._aside[:room]
@@ -162,10 +173,6 @@ def _aligned(nbytes: int) -> Bytes:
     memory = np.zeros(nbytes + _BLOCK_BYTES, np.uint8)
     skip = -memory.ctypes.data % _BLOCK_BYTES
     return memory[skip : skip + nbytes]
-
-
-def _is_aligned(data: Bytes) -> bool:
-    return data.nbytes % _BLOCK_BYTES == 0 and data.ctypes.data % _BLOCK_BYTES == 0
 
 
 class ChunkMemory:

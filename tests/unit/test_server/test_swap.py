@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
 from services.server.executor.errors import SwapCorrupt, SwapFull
 from services.server.executor.swap_mover import Gate, Job, Mover
@@ -99,7 +100,7 @@ def test_what_was_left_makes_room_before_anybody_is_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("nbytes", [1 << 20, (1 << 20) + 1, 3 * MIB - 4096, 60])
 def test_any_memory_goes_to_any_file_system(tmp_path: Path, folder: str, start: int, nbytes: int) -> None:
-    """Past the cache or not, aligned or not: files have the chunk's bytes and no others."""
+    """Past the cache or not, aligned or not: files have as many bytes as the chunk, and none of them shows."""
     with tempfile.TemporaryDirectory(dir=folder or tmp_path) as name:
         disk = DiskTier(Path(name), 1 << 30)
         memory = np.zeros(2 * nbytes + 8192, np.uint8)
@@ -108,10 +109,26 @@ def test_any_memory_goes_to_any_file_system(tmp_path: Path, folder: str, start: 
         data[:] = rng.integers(0, 256, nbytes, np.uint8)
         chunk = disk.put(data)
         (path,) = Path(name).iterdir()
-        assert path.read_bytes() == data.tobytes()
+        written = np.frombuffer(path.read_bytes(), np.uint8)
+        assert written.nbytes == nbytes and (written == data).mean() < 0.2
+        assert path.stem == chunk.hex() != blake3(data.data).hexdigest()
         into = np.zeros(nbytes + start, np.uint8)[start:]
         disk.read(chunk, into)
         assert (into == data).all()
+
+
+def test_files_are_read_by_no_other_process(tmp_path: Path) -> None:
+    """Each has a key of its own: the same bytes have another name and other contents, and a file that stayed behind gives nothing."""
+    data = np.zeros(1000, np.uint8)
+    one, other = DiskTier(tmp_path / "one", 1 << 20), DiskTier(tmp_path / "other", 1 << 20)
+    names = one.put(data), one.put(data + 1), other.put(data)
+    assert len(set(names)) == 3
+    (first, second), (third,) = ({path.read_bytes() for path in (tmp_path / folder).iterdir()} for folder in ("one", "other"))
+    assert len({first, second, third}) == 3
+    stolen = tmp_path / "other" / f"{names[0].hex()}.chunk"
+    stolen.write_bytes((tmp_path / "one" / stolen.name).read_bytes())
+    with pytest.raises(SwapCorrupt):
+        other.read(names[0], np.zeros(1000, np.uint8))
 
 
 def test_equal_chunks_are_one_file_until_the_last_is_dropped(tmp_path: Path) -> None:
