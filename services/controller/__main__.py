@@ -49,6 +49,7 @@ from services.kit.access import AccessView
 from services.kit.access.access import Access, hosts_of, open_access
 from services.kit.access.tokens import parse_key
 from services.kit.bus import Bus, connect
+from services.kit.credentials import file_text
 from services.kit.errors import SettingError
 from services.kit.http import serve
 from services.kit.keyring import NODES_VARIABLE, NodeKey
@@ -64,22 +65,13 @@ async def bootstrap(environment: Mapping[str, str], access: Access, projection: 
     """Record the key, and warn when no identity can log in. Raises SettingError for an invalid key."""
     if not access.on:
         return
-    text = environment.get(BOOTSTRAP_KEY, "").strip() or _from_file(environment)
+    text = environment.get(BOOTSTRAP_KEY, "").strip() or file_text(environment, f"{BOOTSTRAP_KEY}_FILE")
     if text:
         await _take_over(text, access, projection, writer)
     if not projection.fold(AccessView).ways_in(time.time_ns()):
         get_logger().warning(
             "no user or key can log in: make a key with `wooly keys generate` and start again with it", setting=BOOTSTRAP_KEY
         )
-
-
-def _from_file(environment: Mapping[str, str]) -> str:
-    """The key in the file that WOOLY_BOOTSTRAP_KEY_FILE names."""
-    path = environment.get(f"{BOOTSTRAP_KEY}_FILE", "").strip()
-    try:
-        return Path(path).read_text().strip() if path else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"{BOOTSTRAP_KEY}_FILE={path} cannot be read: {error}") from None
 
 
 async def _take_over(text: str, access: Access, projection: LogProjection, writer: Writer) -> None:
@@ -122,9 +114,9 @@ async def bootstrap_nodes(environment: Mapping[str, str], writer: Writer) -> Non
 
 async def open_store(bus: Bus, etcd_url: str) -> ConfigStore:
     """The store in etcd if ``etcd_url`` names one, else a bucket on the bus. Raises StoreUnavailable when the store does not answer,
-    SettingError for a malformed URL."""
+    SettingError for a malformed URL, or one in plain text beyond loopback."""
     if etcd_url:
-        etcd = EtcdStore(etcd_url)
+        etcd = EtcdStore(etcd_url, os.environ)
         await etcd.open()
         return etcd
     bucket = JetStreamStore(bus, _BUCKET)

@@ -17,7 +17,7 @@ from services.kit.errors import SettingError
 from services.kit.tls import client_context, plain_allowed
 from wooly.shared.credentials import BusCredentials, is_encrypted, plain_hosts
 
-__all__ = ["Credentials"]
+__all__ = ["Credentials", "file_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Credentials(BusCredentials):
         return cls(
             key.id if key is not None else LOCAL,
             key.secret if key is not None else "",
-            _file(environment, "WOOLY_NATS_NKEY"),
+            file_text(environment, "WOOLY_NATS_NKEY"),
             client_context(environment) if encrypted else None,
             _seal_key(environment),
         )
@@ -50,13 +50,13 @@ class Credentials(BusCredentials):
 
 def _text(environment: Mapping[str, str], name: str) -> str:
     """The value, or that of the file which NAME_FILE names."""
-    return environment.get(name, "").strip() or _file(environment, f"{name}_FILE")
+    return environment.get(name, "").strip() or file_text(environment, f"{name}_FILE")
 
 
 def _seal_key(environment: Mapping[str, str]) -> bytes:
     """The key; empty when facts are not sealed. A file without a key raises an error: without seals every fact on the bus would be
     accepted."""
-    text = _file(environment, "WOOLY_SEAL_KEY")
+    text = file_text(environment, "WOOLY_SEAL_KEY")
     try:
         key = bytes.fromhex(text)
     except ValueError:
@@ -66,7 +66,8 @@ def _seal_key(environment: Mapping[str, str]) -> bytes:
     return key
 
 
-def _file(environment: Mapping[str, str], name: str) -> str:
+def file_text(environment: Mapping[str, str], name: str) -> str:
+    """The text of the file that ``name`` names, without white space around it; empty when it is not set. Raises SettingError."""
     path = environment.get(name, "").strip()
     if not path:
         return ""

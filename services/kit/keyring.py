@@ -9,8 +9,11 @@ none of its own.
     runner/      nats.nk (no certificate: it does not listen; no seal: it writes no facts)
     nodes/NAME/  cert.pem, key.pem, api.key
     watch/       api.key (may read; for Prometheus)
+    etcd/        cert.pem, key.pem (of a compose file that has an etcd)
+    trace/       cert.pem, key.pem, otlp.token (of a compose file that has a collector; nodes have the token too)
 
-Made once; what is there is left alone, but certificates are made anew when the names of the machine have changed.
+Made once; what is there is left alone, but certificates are made anew when the names of the machine have changed. Only
+the certificates of controller and etcd open a connection to etcd: no other certificate of the authority is one for clients.
 
 EC keys (P-256). The authority is good for ten years, certificates of services for two; ``issue`` makes a new one whenever it is called.
 """
@@ -72,11 +75,12 @@ class Authority:
             raise SettingError(f"{key_file} is not a key of ours; remove ca.pem and ca.key to make a new one")
         return cls(certificate_file, certificate, key)
 
-    def issue(self, folder: Path, names: Sequence[str]) -> None:
-        """``cert.pem`` and ``key.pem`` in ``folder`` for a service that is called by ``names`` (hosts and addresses)."""
+    def issue(self, folder: Path, names: Sequence[str], *, client: bool = False) -> None:
+        """``cert.pem`` and ``key.pem`` in ``folder`` for a service that is called by ``names`` (hosts and addresses); ``client``: it also
+        authenticates with its certificate where it connects to."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())
-        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if client else ())])
         certificate = (
             _begin(names[0], self.certificate.subject, key.public_key(), _SERVICE_LIFE)
             .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in dict.fromkeys(names)]), critical=False)
@@ -151,6 +155,9 @@ _HASHER: Final = PasswordHasher(time_cost=1, memory_cost=8_192, parallelism=1)
 
 _GUARD: Final = "guard"
 _SERVICES: Final = (CONTROLLER, BILLING, RUNNER)
+_ETCD: Final = "etcd"
+_TRACE: Final = "trace"
+_TOKEN: Final = "otlp.token"
 
 
 class NodeKey(msgspec.Struct, frozen=True):
@@ -173,13 +180,14 @@ class Keyring:
 
     @classmethod
     def make(cls, folder: Path, names: Mapping[str, Sequence[str]], nodes: Sequence[str], *, bus_at: str = "") -> Keyring:
-        """``names``: hosts and addresses that clients call ``bus``, ``controller``, ``billing`` and each node (``nodes/NAME``) by.
+        """``names``: hosts and addresses that clients call ``bus``, ``controller``, ``billing``, each node (``nodes/NAME``), and where
+        there are such, ``etcd`` and the collector (``trace``) by.
         ``bus_at``: where the bus will find its folder, if not here. Raises SettingError, OSError."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         ring = cls(folder)
         authority = Authority.load_or_make(folder / "ca")
         for part, called in names.items():
-            _certificate(authority, folder / part, called)
+            _certificate(authority, folder / part, called, client=part in (CONTROLLER, _ETCD))
         for service in _SERVICES:
             _once(folder / service / "nats.nk", nats_jwt.new_seed(nats_jwt.USER))
         _once(folder / CONTROLLER / "guard.nk", nats_jwt.new_seed(nats_jwt.USER))
@@ -189,6 +197,10 @@ class Keyring:
         _once(folder / CONTROLLER / "admin.key", make_key().text)
         for node in nodes:
             _once(folder / "nodes" / node / "api.key", make_key().text)
+        if _TRACE in names:
+            _once(folder / _TRACE / _TOKEN, secrets.token_hex(32))
+            for node in nodes:
+                _once(folder / "nodes" / node / _TOKEN, (folder / _TRACE / _TOKEN).read_text())
         _once(folder / "watch" / "api.key", make_key().text)
         keys = {ring.node_key(node): (node_id(node), f"node {node}") for node in nodes}
         keys[(folder / "watch" / "api.key").read_text()] = ("", "watching")
@@ -284,11 +296,11 @@ def _once(path: Path, text: str) -> None:
         write_private(path, text.encode())
 
 
-def _certificate(authority: Authority, folder: Path, names: Sequence[str]) -> None:
-    """Make one unless there is one for just these names."""
+def _certificate(authority: Authority, folder: Path, names: Sequence[str], *, client: bool) -> None:
+    """Make one unless there is one for just these names and this use."""
     noted = folder / "names.json"
-    wanted = json.dumps(sorted(set(names)))
+    wanted = json.dumps([*sorted(set(names)), *(["(client)"] if client else ())])
     if noted.exists() and (folder / "key.pem").exists() and noted.read_text() == wanted:
         return
-    authority.issue(folder, names)
+    authority.issue(folder, names, client=client)
     noted.write_text(wanted)

@@ -1,6 +1,7 @@
 """Traces: spans that continue a batch's W3C traceparent. Costs nothing for a batch that carries none.
 
-The exporter is OTLP over HTTP when OTEL_EXPORTER_OTLP_ENDPOINT is set; without it every span is a no-op. Sampling is decided once, where
+The exporter is OTLP over HTTP when OTEL_EXPORTER_OTLP_ENDPOINT is set; without it every span is a no-op. WOOLY_OTLP_TOKEN_FILE names a file
+with the bearer token that the collector requires. Sampling is decided once, where
 the trace starts (the client): a batch that is not sampled carries no context.
 """
 
@@ -10,7 +11,10 @@ import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
+from services.kit.credentials import file_text
+from services.kit.tls import plain_allowed
 from wooly.shared.trace import parse_traceparent, start_tracing
 
 __all__ = ["Tracing"]
@@ -20,11 +24,17 @@ class Tracing:
     """The process's tracer. ``enabled`` is false without an endpoint, and then nothing of OpenTelemetry is imported."""
 
     def __init__(self, service: str) -> None:
-        self.enabled = bool(os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"))
+        """Raises SettingError when the token cannot be read, or would go to another machine in plain text."""
+        endpoint = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+        self.enabled = bool(endpoint)
         self._tracer: Any = None
         self._provider: Any = None
         if self.enabled:
-            self._provider, self._tracer = start_tracing(service)
+            token = file_text(os.environ, "WOOLY_OTLP_TOKEN_FILE")
+            if token and urlsplit(endpoint).scheme != "https":
+                host = urlsplit(endpoint).hostname or ""
+                plain_allowed(os.environ, host, "the token for traces", "write OTEL_EXPORTER_OTLP_ENDPOINT as https://host:port")
+            self._provider, self._tracer = start_tracing(service, token)
 
     def record(self, traceparent: str, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, Any]) -> None:
         """A finished span [start_ns, end_ns) of Unix time under ``traceparent``; nothing when that is not sampled."""

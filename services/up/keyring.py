@@ -24,7 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     nodes = dict(text.partition("=")[::2] for text in options.node)
     ours = [name.strip() for name in os.environ.get("WOOLY_HOSTS", "").split(",") if name.strip()]
-    called = {part: [host, *LOOPBACK, *ours] for part, host in (("bus", "nats"), ("controller", "controller"), ("billing", "billing"))}
+    hosts = {"bus": "nats", "controller": "controller", "billing": "billing", "etcd": "etcd", "trace": "otel-collector"}
+    called = {part: [host, *LOOPBACK, *ours] for part, host in hosts.items()}
     called |= {f"nodes/{name}": [host or name, *LOOPBACK, *ours] for name, host in nodes.items()}
     try:
         Keyring.make(options.folder, called, list(nodes), bus_at=options.bus_at)

@@ -15,7 +15,7 @@ TOP = {
     "pyproject.toml", "docker-compose.yml", "README.md", "ARCHITECTURE.md", "Makefile", ".ci", ".gitignore", ".dockerignore", "LICENSE",
     "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "wooly_server", "mkdocs.yml",
 }  # fmt: skip
-SERVER_ONLY = {"llvmlite", "litestar", "uvicorn", "uvloop", "prometheus_client", "structlog", "aetcd", "opentelemetry"}
+SERVER_ONLY = {"llvmlite", "litestar", "uvicorn", "uvloop", "prometheus_client", "structlog", "aetcd", "grpc", "opentelemetry"}
 
 
 def python(code: str, **environment: str) -> str:

@@ -21,7 +21,7 @@ import yaml
 from services.kit.nats_server import MAX_PAYLOAD_BYTES
 from services.kit.process import free_port, spawn, stop_process
 from tests.support.compose import ROOT, Compose, LocalService, interpolate
-from tests.support.etcd import Etcd, etcd_binary
+from tests.support.etcd import Etcd, etcd_binary, tls_options
 from tests.support.plane import wait_until
 
 DOCUMENT: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -62,12 +62,13 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Compose,
     with ExitStack() as stack:
         elsewhere = {("nats", 4222): port}
         binary, _ = etcd_binary()
-        if binary:
-            etcd = stack.enter_context(Etcd(binary, folder / "etcd"))
-            elsewhere["etcd", 2379] = int(etcd.url.rsplit(":", 1)[1])
+        etcd = Etcd(binary, folder / "etcd", folder / "volumes/keyring-etcd")
+        elsewhere["etcd", 2379] = int(etcd.url.rsplit(":", 1)[1])
         compose = Compose(folder, elsewhere, frozenset() if binary else frozenset({"etcd"}))
         made = compose.run_once("keyring")
         assert made.returncode == 0, made.stderr.decode()
+        if binary:
+            stack.enter_context(etcd)
         nats = start_nats(compose, folder, port, monitor)
         stack.callback(stop_process, nats)
         services: dict[str, LocalService] = {}
@@ -142,6 +143,19 @@ def test_the_file_holds_together() -> None:
         "alertmanager",
         "grafana",
     }
+
+
+def test_etcd_requires_the_certificates_that_its_test_requires() -> None:
+    words = set(SERVICES["etcd"]["command"])
+    assert words >= {*tls_options(Path("/keyring/etcd")), "--listen-client-urls=https://0.0.0.0:2379"}
+    assert not any("http://" in word for word in words) and "ports" not in SERVICES["etcd"]
+
+
+def test_the_image_makes_every_folder_of_the_keyring() -> None:
+    """A volume takes its owner from the folder of the image; else the keyring could not write into it."""
+    made = re.findall(r"/keyring/[\w/-]+", (ROOT / "deploy/Dockerfile").read_text())
+    mounted = [volume.split(":")[1] for volume in SERVICES["keyring"]["volumes"]]
+    assert sorted(made) == sorted(mounted)
 
 
 def test_only_ports_with_tls_are_published_beyond_this_machine() -> None:
@@ -248,7 +262,11 @@ def test_the_collector_uses_only_what_it_defines() -> None:
     for pipeline in collector["service"]["pipelines"].values():
         for kind, names in pipeline.items():
             assert set(names) <= set(collector[kind])
-    assert collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].endswith(":4318")
+    assert set(collector["service"]["extensions"]) == set(collector["extensions"])
+    http = collector["receivers"]["otlp"]["protocols"]["http"]
+    assert http["endpoint"].endswith(":4318") and http["auth"]["authenticator"] in collector["extensions"]
+    assert {http["tls"]["cert_file"], http["tls"]["key_file"]} == {"/keyring/trace/cert.pem", "/keyring/trace/key.pem"}
+    assert "keyring-trace:/keyring/trace:ro" in SERVICES["otel-collector"]["volumes"]
     assert "127.0.0.1:4318:4318" in SERVICES["otel-collector"]["ports"]
 
 

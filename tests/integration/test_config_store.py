@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 
 import pytest
@@ -14,6 +14,7 @@ from services.controller.store.etcd import EtcdStore
 from services.controller.store.jetstream import JetStreamStore
 from services.kit.bus import connect
 from services.kit.errors import SettingError
+from services.kit.keyring import Keyring
 from services.kit.nats_server import NatsServer
 from tests.support.etcd import Etcd, etcd_binary
 
@@ -30,25 +31,30 @@ def nats_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd | str]:
-    """A running etcd, or why there is none."""
+def keyring(tmp_path_factory: pytest.TempPathFactory) -> Keyring:
+    return Keyring.make(tmp_path_factory.mktemp("keyring"), dict.fromkeys(("bus", "controller", "billing", "etcd"), ("127.0.0.1",)), [])
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory, keyring: Keyring) -> Iterator[Etcd | str]:
+    """A running etcd that requires certificates, or why there is none."""
     binary, why_not = etcd_binary()
     if not binary:
         yield why_not
         return
-    with Etcd(binary, tmp_path_factory.mktemp("etcd")) as server:
+    with Etcd(binary, tmp_path_factory.mktemp("etcd"), keyring.folder / "etcd") as server:
         yield server
 
 
 @pytest.fixture(params=["jetstream", "etcd"])
-def opener(request: pytest.FixtureRequest, nats_url: str) -> Opener:
+def opener(request: pytest.FixtureRequest, nats_url: str, keyring: Keyring) -> Opener:
     """Opens a connection to the store; its keys are shared by all tests, so each test uses names of its own."""
     if request.param == "jetstream":
         return lambda: _jetstream(nats_url)
     server = request.getfixturevalue("etcd")
     if isinstance(server, str):
         pytest.skip(f"etcd is not available: {server}")
-    return lambda: _etcd(server.url)
+    return lambda: _etcd(server.url, keyring.environment("controller"))
 
 
 @contextlib.asynccontextmanager
@@ -62,8 +68,8 @@ async def _jetstream(url: str) -> AsyncIterator[ConfigStore]:
 
 
 @contextlib.asynccontextmanager
-async def _etcd(url: str) -> AsyncIterator[ConfigStore]:
-    store = EtcdStore(url)
+async def _etcd(url: str, environment: Mapping[str, str]) -> AsyncIterator[ConfigStore]:
+    store = EtcdStore(url, environment)
     await store.open()
     yield store
     await store.close()
@@ -273,12 +279,12 @@ def test_a_revoked_lease_frees_its_key_for_the_next(opener: Opener) -> None:
     with_store(opener, body)
 
 
-def test_a_watch_survives_a_restart_of_etcd(etcd: Etcd | str) -> None:
+def test_a_watch_survives_a_restart_of_etcd(etcd: Etcd | str, keyring: Keyring) -> None:
     if isinstance(etcd, str):
         pytest.skip(f"etcd is not available: {etcd}")
 
     async def body() -> None:
-        async with _etcd(etcd.url) as store, asyncio.timeout(60):
+        async with _etcd(etcd.url, keyring.environment("controller")) as store, asyncio.timeout(60):
             await store.put("restart/a", b"1")
             async with store.watch("restart/") as changes:
                 await take(changes, 1)
@@ -286,19 +292,19 @@ def test_a_watch_survives_a_restart_of_etcd(etcd: Etcd | str) -> None:
                 with pytest.raises(StoreUnavailable):
                     await store.get("restart/a")
                 etcd.start()
-                async with _etcd(etcd.url) as other:
+                async with _etcd(etcd.url, keyring.environment("controller")) as other:
                     await other.put("restart/a", b"2")
                 assert [change.value for change in await take(changes, 1)] == [b"2"]
 
     asyncio.run(body())
 
 
-def test_etcd_that_is_back_is_found_back(etcd: Etcd | str) -> None:
+def test_etcd_that_is_back_is_found_back(etcd: Etcd | str, keyring: Keyring) -> None:
     if isinstance(etcd, str):
         pytest.skip(f"etcd is not available: {etcd}")
 
     async def body() -> None:
-        async with _etcd(etcd.url) as store, asyncio.timeout(60):
+        async with _etcd(etcd.url, keyring.environment("controller")) as store, asyncio.timeout(60):
             await store.put("back/a", b"1")
             await asyncio.to_thread(etcd.stop)
             loop = asyncio.get_running_loop()
@@ -307,13 +313,37 @@ def test_etcd_that_is_back_is_found_back(etcd: Etcd | str) -> None:
                 with pytest.raises(StoreUnavailable):
                     await store.get("back/a")
             await asyncio.to_thread(etcd.start)
-            async with _etcd(etcd.url) as other:
+            async with _etcd(etcd.url, keyring.environment("controller")) as other:
                 assert await other.get("back/a") is not None
 
     asyncio.run(body())
 
 
-@pytest.mark.parametrize("url", ["https://etcd:2379", "ftp://x", "http://:1", "http://etcd:port"])
+@pytest.mark.parametrize("url", ["ftp://x", "http://:1", "http://etcd:port"])
 def test_an_unusable_etcd_url_says_so(url: str) -> None:
     with pytest.raises(SettingError, match="WOOLY_ETCD_URL"):
-        EtcdStore(url)
+        EtcdStore(url, {})
+
+
+def test_etcd_refuses_all_but_the_controllers_certificate(etcd: Etcd | str, keyring: Keyring) -> None:
+    """Billing's is of the same authority, but none for clients; the third trusts the authority and has no certificate."""
+    if isinstance(etcd, str):
+        pytest.skip(f"etcd is not available: {etcd}")
+
+    async def body(url: str, environment: Mapping[str, str]) -> None:
+        with pytest.raises(StoreUnavailable):
+            async with _etcd(url, environment):
+                pass
+
+    ca_only = {"WOOLY_TLS_CA": str(keyring.ca)}
+    for url, environment in (
+        (etcd.url, keyring.environment("billing")),
+        (etcd.url, ca_only),
+        (etcd.url.replace("https", "http"), keyring.environment("controller")),
+    ):
+        asyncio.run(body(url, environment))
+
+
+def test_etcd_in_plain_text_beyond_loopback_is_refused() -> None:
+    with pytest.raises(SettingError, match=r"etcd\.example in plain text: write WOOLY_ETCD_URL as https"):
+        EtcdStore("http://etcd.example:2379", {})

@@ -417,7 +417,7 @@ def test_configuration_in_etcd(tmp_path: Path) -> None:
         plane.controller.ask("PUT", "/api/v1/config", {"default_vram_overcommit_percent": 40})
 
         async def change() -> Any:
-            store = EtcdStore(etcd.url)
+            store = EtcdStore(etcd.url, {})
             entry = await store.get("config/global")
             await store.put("config/nodes/n1", b'{"overcommit_vram_percent": 70, "bogus": 1}')
             await store.close()

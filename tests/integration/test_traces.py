@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,21 +13,30 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from bus_schemas.events import SessionOpenedFact
+from services.kit.errors import SettingError
+from services.kit.keyring import Keyring
+from services.kit.trace import Tracing
 from tests.support.node import Node, increment
 from wooly.link import Flush
 
 
 class Collector(ThreadingHTTPServer):
-    """Takes OTLP over HTTP; ``spans``: (service, name, trace id, span id, parent id)."""
+    """Takes OTLP over HTTP; ``spans``: (service, name, trace id, span id, parent id). ``part``: with TLS and the token of this folder."""
 
-    def __init__(self) -> None:
+    def __init__(self, part: Path | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.spans: list[tuple[str, str, bytes, bytes, bytes]] = []
+        self.wanted = f"Bearer {(part / 'otlp.token').read_text()}" if part else None
+        self._scheme = "https" if part else "http"
+        if part:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(part / "cert.pem", part / "key.pem")
+            self.socket = context.wrap_socket(self.socket, server_side=True)
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"{self._scheme}://127.0.0.1:{self.server_address[1]}"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -34,6 +44,10 @@ class _Handler(BaseHTTPRequestHandler):
         request = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["Content-Length"])))
         collector = self.server
         assert isinstance(collector, Collector)
+        if collector.wanted not in (None, self.headers["Authorization"]):
+            self.send_response(401)
+            self.end_headers()
+            return
         for resource in request.resource_spans:
             (service,) = (a.value.string_value for a in resource.resource.attributes if a.key == "service.name")
             for scope in resource.scope_spans:
@@ -98,3 +112,32 @@ def test_unsampled_batches_leave_no_trace(tmp_path: Path, collector: Collector, 
         node.stop_server()
         assert [event.traceparent for event in node.events() if isinstance(event, SessionOpenedFact)] == [""]
     assert collector.spans == []
+
+
+def test_a_node_exports_to_a_collector_that_requires_tls_and_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client, which lacks the token, exports nothing: its spans are not among those that came."""
+    names = dict.fromkeys(("bus", "controller", "billing", "trace", "nodes/n"), ("127.0.0.1",))
+    ring = Keyring.make(tmp_path / "keyring", names, ["n"])
+    for variable in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # the exporter would believe these authorities alone
+        monkeypatch.delenv(variable, raising=False)
+    with Collector(ring.folder / "trace") as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", str(ring.ca))
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "1")
+        with Node(tmp_path / "node", WOOLY_OTLP_TOKEN_FILE=str(ring.folder / "nodes/n/otlp.token")) as node:
+            run(node)
+            node.stop_server()
+            assert {service for service, *_ in collector.spans} == {"wooly-server"}
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"authorization={collector.wanted}".replace(" ", "%20"))
+            node.start_server()
+            run(node)
+        assert {service for service, *_ in collector.spans} == {"wooly-server", "wooly-client"}
+        collector.shutdown()
+
+
+def test_the_token_stays_out_of_plain_text_beyond_loopback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "token").write_text("t")
+    monkeypatch.setenv("WOOLY_OTLP_TOKEN_FILE", str(tmp_path / "token"))
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.example:4318")
+    with pytest.raises(SettingError, match="write OTEL_EXPORTER_OTLP_ENDPOINT as https"):
+        Tracing("wooly-server")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -12,7 +13,7 @@ from typing import Self
 
 from services.kit.process import free_port, spawn, stop_process
 
-__all__ = ["Etcd", "etcd_binary"]
+__all__ = ["Etcd", "etcd_binary", "tls_options"]
 
 _SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "test-etcd.sh"
 _START_S = 60
@@ -24,13 +25,20 @@ def etcd_binary() -> tuple[str, str]:
     return (result.stdout.strip(), "") if result.returncode == 0 else ("", result.stderr.strip())
 
 
-class Etcd:
-    """``url`` stays the same across ``stop`` and ``start``."""
+def tls_options(part: Path) -> list[str]:
+    """Options with which etcd serves TLS with the certificate in ``part`` of a keyring, and requires one of its clients."""
+    files = {"cert": part / "cert.pem", "key": part / "key.pem", "trusted-ca": part / "ca.pem"}
+    return [*(f"--{name}-file={path}" for name, path in files.items()), "--client-cert-auth"]
 
-    def __init__(self, binary: str, folder: Path) -> None:
+
+class Etcd:
+    """``url`` stays the same across ``stop`` and ``start``. ``part``: the folder of a keyring with etcd's certificate; None: plain text."""
+
+    def __init__(self, binary: str, folder: Path, part: Path | None = None) -> None:
         self._binary = binary
         self._folder = folder
-        self.url = f"http://127.0.0.1:{free_port()}"
+        self._part = part
+        self.url = f"http{'s' if part else ''}://127.0.0.1:{free_port()}"
         self._peer = f"http://127.0.0.1:{free_port()}"
 
     def start(self) -> None:
@@ -52,6 +60,7 @@ class Etcd:
             "--initial-cluster",
             f"default={self._peer}",
         ]
+        command += tls_options(self._part) if self._part else []
         with (self._folder / "log").open("ab") as log:
             self.process = spawn(command, stdout=log, stderr=log)
         deadline = time.monotonic() + _START_S
@@ -71,8 +80,12 @@ class Etcd:
         self.stop()
 
     def _healthy(self) -> bool:
+        context = None
+        if self._part:
+            context = ssl.create_default_context(cafile=str(self._part / "ca.pem"))
+            context.load_cert_chain(self._part / "cert.pem", self._part / "key.pem")
         try:
-            with urllib.request.urlopen(self.url + "/health", timeout=1) as answer:
+            with urllib.request.urlopen(self.url + "/health", timeout=1, context=context) as answer:
                 return b'"true"' in answer.read()
         except (urllib.error.URLError, OSError):
             return False

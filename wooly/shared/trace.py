@@ -11,16 +11,17 @@ _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0
 """Strict: the text comes from clients, and what the exporter cannot encode would cost other spans."""
 
 
-def start_tracing(service: str) -> tuple[Any, Any]:
-    """(provider, tracer) that export as OTEL_EXPORTER_OTLP_ENDPOINT says; ``provider.shutdown()`` exports what is buffered. Raises
-    ImportError when OpenTelemetry is not installed."""
+def start_tracing(service: str, token: str = "") -> tuple[Any, Any]:
+    """(provider, tracer) that export as OTEL_EXPORTER_OTLP_ENDPOINT says, with ``token`` as bearer token unless it is empty;
+    ``provider.shutdown()`` exports what is buffered. Raises ImportError when OpenTelemetry is not installed."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     provider = TracerProvider(resource=Resource.create({"service.name": service}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    headers = {"authorization": f"Bearer {token}"} if token else None
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(headers=headers)))
     return provider, provider.get_tracer("wooly")
 
 

@@ -85,7 +85,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     # Controller.
     Variable(
         "WOOLY_ETCD_URL", "URL", "JetStream key-value store", _CONTROLLER,
-        "The etcd that stores the configuration, instead of a bucket on the bus; `http://` only.",
+        "The etcd that stores the configuration, instead of a bucket on the bus; `https://` sends the certificate in WOOLY_TLS_CERT.",
     ),
     Variable(
         "WOOLY_BILLING_URL", "URL", "no credits on the pages", _CONTROLLER,
@@ -188,6 +188,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable(
         "OTEL_EXPORTER_OTLP_ENDPOINT", "URL", "no traces", ("node", "controller", "billing"),
         "The OpenTelemetry collector that traces go to; further `OTEL_*` variables apply as the OpenTelemetry SDK defines them.",
+    ),
+    Variable(
+        "WOOLY_OTLP_TOKEN_FILE", "path", "no token", _NODE,
+        "A file with the bearer token that the collector requires.",
     ),
     # Set-up on one machine.
     Variable("NATS_SERVER_BIN", "path", "nats-server of the environment or PATH", ("up",), "The nats-server that `wooly up` starts."),

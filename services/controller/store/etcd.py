@@ -1,7 +1,10 @@
 """The configuration store in etcd (v3), through aetcd.
 
-What was learned about aetcd: it speaks plain HTTP/2 only; ``Event.kind`` is a string; a watch stream that the server ends
-without an error falls silent for ever. So every watch has a client of its own, and starts anew from a full read after a silence.
+``https://``: TLS with the controller's own certificate (WOOLY_TLS_CERT), which etcd checks (``--client-cert-auth``).
+
+What was learned about aetcd: it connects in plain text only, so ``_TlsClient`` connects for it; ``Event.kind`` is a string; a watch
+stream that the server ends without an error falls silent for ever. So every watch has a client of its own, and starts anew from a full read
+after a silence.
 
 And of gRPC beneath it: channels to one address share a connection and its wait before the next attempt, by default, and that wait grows to
 two minutes. So every client connects for itself, and tries again within ``_RECONNECT_MS``: etcd that is back is found back.
@@ -11,14 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import aetcd
+import aetcd.rpc
+import aetcd.watcher
+import grpc
 
 from services.controller.store import Change, Entry, Lease, LeaseLost, StoreConflict, StoreUnavailable, check_key, check_value
+from services.kit.credentials import file_text
 from services.kit.errors import SettingError
+from services.kit.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, plain_allowed
 
 __all__ = ["EtcdStore", "EtcdLease", "parse_etcd_url"]
 
@@ -34,16 +42,39 @@ _CHANNEL_OPTIONS: Final = {
 _ROOT: Final = "wooly/"
 
 
-def parse_etcd_url(url: str) -> tuple[str, int]:
-    """(host, port) of ``http://host:port``. Raises SettingError."""
+def parse_etcd_url(url: str) -> tuple[str, int, bool]:
+    """(host, port, encrypted) of ``http://host:port`` or ``https://host:port``. Raises SettingError."""
     parts = urlsplit(url if "//" in url else f"http://{url}")
     try:
         port = parts.port or 2379
     except ValueError as error:
         raise SettingError(f"WOOLY_ETCD_URL is {url!r}: {error}") from error
-    if parts.scheme != "http" or not parts.hostname:
-        raise SettingError(f"WOOLY_ETCD_URL is {url!r}; write http://host:port (etcd behind TLS is not supported)")
-    return parts.hostname, port
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingError(f"WOOLY_ETCD_URL is {url!r}; write https://host:port, or http://host:port on this machine")
+    return parts.hostname, port, parts.scheme == "https"
+
+
+def _channel_credentials(environment: Mapping[str, str]) -> Any:
+    """gRPC's credentials: trusted authorities (WOOLY_TLS_CA; else gRPC's own) and this process's certificate. Raises SettingError."""
+    ca, key, certificate = (file_text(environment, name).encode() or None for name in (CA_VARIABLE, KEY_VARIABLE, CERT_VARIABLE))
+    return grpc.ssl_channel_credentials(ca, key, certificate)
+
+
+class _TlsClient(aetcd.Client):  # type: ignore[misc]  # aetcd has no types
+    def __init__(self, host: str, port: int, credentials: Any) -> None:
+        super().__init__(host, port, timeout=_TIMEOUT_S)
+        self._target = f"{host}:{port}"
+        self._credentials = credentials
+
+    async def connect(self) -> None:
+        """As that of the base class, over an encrypted channel and without a password. Raises nothing: the first call connects."""
+        if not self._connected.is_set():
+            rpc = aetcd.rpc
+            self.channel = channel = rpc.secure_channel(self._target, self._credentials, options=list(_CHANNEL_OPTIONS.items()))
+            self.kvstub, self.leasestub = rpc.KVStub(channel), rpc.LeaseStub(channel)
+            self.clusterstub, self.maintenancestub = rpc.ClusterStub(channel), rpc.MaintenanceStub(channel)
+            self._watcher = aetcd.watcher.Watcher(rpc.WatchStub(channel), timeout=_TIMEOUT_S)
+            self._connected.set()
 
 
 @contextlib.contextmanager
@@ -88,8 +119,12 @@ class EtcdLease:
 class EtcdStore:
     """A ConfigStore over one etcd endpoint. Keys live under ``wooly/``."""
 
-    def __init__(self, url: str) -> None:
-        self._host, self._port = parse_etcd_url(url)
+    def __init__(self, url: str, environment: Mapping[str, str]) -> None:
+        """``environment`` has the certificates (WOOLY_TLS_*). Raises SettingError, also for plain text beyond loopback."""
+        self._host, self._port, encrypted = parse_etcd_url(url)
+        if not encrypted:
+            plain_allowed(environment, self._host, "the configuration", "write WOOLY_ETCD_URL as https://host:port")
+        self._credentials = _channel_credentials(environment) if encrypted else None
         self._client = self._connect()
 
     async def open(self) -> None:
@@ -140,6 +175,8 @@ class EtcdStore:
         await self._client.close()
 
     def _connect(self) -> Any:
+        if self._credentials is not None:
+            return _TlsClient(self._host, self._port, self._credentials)
         return aetcd.Client(self._host, self._port, timeout=_TIMEOUT_S, options=_CHANNEL_OPTIONS)
 
     async def _put_if(self, key: str, value: bytes, condition: Any, lease: Lease | None) -> int:
