@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from billing.tiers import TierBook
 from bus_schemas.events import ActionTaken, Event, KeyIssued
@@ -112,6 +114,20 @@ async def bootstrap_nodes(environment: Mapping[str, str], writer: Writer) -> Non
         await _record(issued, f"issued: {key.name}", writer)
 
 
+def audit_key(environment: Mapping[str, str]) -> Ed25519PrivateKey | None:
+    """The key in the file that WOOLY_AUDIT_KEY names; None when it is not set. Raises SettingError."""
+    text = file_text(environment, "WOOLY_AUDIT_KEY")
+    if not text:
+        return None
+    try:
+        key = load_pem_private_key(text.encode(), None)
+    except (ValueError, TypeError) as error:
+        raise SettingError(f"WOOLY_AUDIT_KEY holds no private key: {error}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise SettingError("WOOLY_AUDIT_KEY is no Ed25519 key")
+    return key
+
+
 async def open_store(bus: Bus, etcd_url: str) -> ConfigStore:
     """The store in etcd if ``etcd_url`` names one, else a bucket on the bus. Raises StoreUnavailable when the store does not answer,
     SettingError for a malformed URL, or one in plain text beyond loopback."""
@@ -181,6 +197,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
             journals=Journals(settings.nats_url),
             runs=runs,
             tasks=tasks,
+            audit_key=audit_key(os.environ),
         )
         context = await stack.enter_async_context(UiContext.from_environment())
         web = Web.over(parts, access, context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from litestar import Request
 
 from scheduler.placement import ClusterView
@@ -46,6 +47,7 @@ class Parts:
     journals: Journals  #: what the nodes' journals say of a task
     runs: Runs  #: scripts that runners execute
     tasks: TaskActions
+    audit_key: Ed25519PrivateKey | None = None  #: signs exports of audit records
     index: TaskIndex = field(default_factory=TaskIndex)
     nodes: NodeActions = field(init=False)
     groups: GroupActions = field(init=False)

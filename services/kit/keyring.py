@@ -4,7 +4,8 @@ none of its own.
     ca/          ca.pem (give it to clients; every part has a copy), ca.key (needed only to sign certificates)
     bus/         cert.pem, key.pem, security.conf: accounts, service users, the callout; for nats-server
     controller/  cert.pem, key.pem, nats.nk, seal.key, guard.nk (its user on the bus's system account), issuer.nk (signs what it grants),
-                 admin.key (the first administrator's key), nodes.json (hashes of the nodes' keys)
+                 admin.key (the first administrator's key), nodes.json (hashes of the nodes' keys),
+                 audit.key (signs exports of audit records), audit.pub (give it to auditors)
     billing/     cert.pem, key.pem, nats.nk, seal.key
     runner/      nats.nk (no certificate: it does not listen; no seal: it writes no facts)
     nodes/NAME/  cert.pem, key.pem, api.key
@@ -34,7 +35,7 @@ import msgspec
 from argon2 import PasswordHasher
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bus_schemas.subjects import node_id
@@ -44,7 +45,7 @@ from services.kit.bus_permissions import BILLING, CONTROLLER, RUNNER, Permission
 from services.kit.errors import SettingError
 from wooly.shared.files import write_atomically
 
-__all__ = ["NODES_VARIABLE", "Keyring", "NodeKey"]
+__all__ = ["NODES_VARIABLE", "Keyring", "NodeKey", "make_audit_key"]
 
 _DAY: Final = datetime.timedelta(days=1)
 _AUTHORITY_LIFE: Final = 3650 * _DAY
@@ -145,7 +146,7 @@ def _general_name(name: str) -> x509.GeneralName:
         return x509.DNSName(name)
 
 
-def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _key_bytes(key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
@@ -193,6 +194,7 @@ class Keyring:
         _once(folder / CONTROLLER / "guard.nk", nats_jwt.new_seed(nats_jwt.USER))
         _once(folder / CONTROLLER / "issuer.nk", nats_jwt.new_seed(nats_jwt.ACCOUNT))
         _once(folder / CONTROLLER / "seal.key", secrets.token_hex(32))
+        make_audit_key(folder / CONTROLLER)
         _once(folder / BILLING / "seal.key", (folder / CONTROLLER / "seal.key").read_text())
         _once(folder / CONTROLLER / "admin.key", make_key().text)
         for node in nodes:
@@ -233,6 +235,7 @@ class Keyring:
             out["WOOLY_API_KEY_FILE"] = str(own / "api.key")
         if part == CONTROLLER:
             out.update(WOOLY_GUARD_DIR=str(own), WOOLY_BOOTSTRAP_KEY_FILE=str(own / "admin.key"))
+            out["WOOLY_AUDIT_KEY"] = str(own / "audit.key")
             out[NODES_VARIABLE] = str(own / "nodes.json")
         return out
 
@@ -288,6 +291,16 @@ def _permissions(granted: Permissions) -> str:
     parts = {"publish": {"allow": list(granted.publish)}, "subscribe": {"allow": list(granted.subscribe)}}
     text = json.dumps(parts)
     return text[:-1] + ', "allow_responses": { "max": 1, "expires": "10m" } }' if granted.replies else text
+
+
+def make_audit_key(folder: Path) -> None:
+    """``audit.key`` and ``audit.pub`` in ``folder``, once. A key of its own: what signs connections to the bus signs bytes of the bus's
+    choice."""
+    if not (folder / "audit.key").exists():
+        key = ed25519.Ed25519PrivateKey.generate()
+        public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        write_atomically(folder / "audit.pub", public)
+        write_private(folder / "audit.key", _key_bytes(key))
 
 
 def _once(path: Path, text: str) -> None:

@@ -83,6 +83,7 @@ _PRICE: Final = {"core_second_micro": 1, "gib_second_micro": 1}
 
 CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("GET", "/api/v1/audit"): Route("audit.read"),
+    ("GET", "/api/v1/audit/export"): Route("audit.read"),
     ("GET", "/api/v1/config"): Route("config.read"),
     ("PUT", "/api/v1/config"): Route("config.write", body={"default_vram_overcommit_percent": 0}),
     ("GET", "/api/v1/groups"): Route("group.read"),

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from bus_schemas.events import SessionOpenedFact
 from services.kit.access.tokens import make_key
+from services.kit.keyring import make_audit_key
 from services.kit.process import free_port
 from tests.support.fork_server import start_service
 from tests.support.plane import GIB, Plane, wait_until
@@ -75,7 +76,13 @@ class Secured:
         self.folder = Path(self._own.name)
         self.admin_key = make_key().text
         self.billing_url = f"http://127.0.0.1:{free_port()}"
-        self._environment = {"WOOLY_AUTH": "on", "WOOLY_BILLING_URL": self.billing_url, **environment}
+        make_audit_key(self.folder)
+        self._environment = {
+            "WOOLY_AUTH": "on",
+            "WOOLY_AUDIT_KEY": str(self.folder / "audit.key"),
+            "WOOLY_BILLING_URL": self.billing_url,
+            **environment,
+        }
         self._plane = Plane(self.folder, WOOLY_BOOTSTRAP_KEY=self.admin_key, **self._environment)
         self.askers: dict[str, Asker] = {}
         self.ids: dict[str, dict[str, str]] = {}

@@ -49,6 +49,7 @@ COMMANDS: Final = {
     "keys": ("wooly.cli.access", "keys", "API keys: list, create, revoke."),
     "tenants": ("wooly.cli.access", "tenants", "Tenants: list, create, disable."),
     "users": ("wooly.cli.access", "users", "Users: list, create, change, disable."),
+    "audit": ("wooly.cli.audit", "audit", "Audit records: export signed, verify offline."),
     "credits": ("wooly.cli.credits", "credits_", "Credits: used, granted, budgets, statements."),
     "model-cache": ("wooly.cli.model_cache", "model_cache", "Keep models on a node: list, add, delete."),
     "wis": ("wooly.cli.wis_tools", "wis", "Assemble, disassemble and verify WIS programs."),

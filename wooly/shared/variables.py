@@ -112,6 +112,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "WOOLY_GUARD_DIR", "path", "no auth callout", _CONTROLLER,
         "The folder with `guard.nk` and `issuer.nk`: the controller then answers the authentication callout of the bus.",
     ),
+    Variable("WOOLY_AUDIT_KEY", "path", "no exports", _CONTROLLER, "The Ed25519 key (PEM) that signs exports of audit records."),
     # Node: identity and devices.
     Variable(
         "NODE_NAME", "text", "the host name (`local` under `wooly up`)", ("node", "up"),

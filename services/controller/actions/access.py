@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
 from msgspec.structs import replace
@@ -28,7 +29,7 @@ from services.kit.access.view import Done, Key, Tenant, User
 
 __all__ = [
     "AccessLog", "Change", "TenantActions", "visible_tenants", "PASSWORD_MIN", "UserActions", "UserValues", "visible_users", "KeyActions",
-    "KeyValues", "visible_actions", "visible_keys",
+    "KeyValues", "exported_actions", "visible_actions", "visible_keys",
 ]  # fmt: skip
 PASSWORD_MIN: Final = 12
 _RESERVED: Final = frozenset({"local", "bootstrap", "system", "nobody", "everyone"})
@@ -427,3 +428,13 @@ def visible_actions(view: AccessView, by: Caller, *, actor: str, action: str) ->
         for done in reversed(view.actions)
         if actor in ("", done.fact.actor) and action in ("", done.fact.action) and by.may("audit.read", done.fact.tenant)
     ]
+
+
+def exported_actions(view: AccessView, by: Caller, after: int, limit: int) -> tuple[list[Done], bool]:
+    """The audit records behind the position ``after`` that the caller may read, the oldest first, and whether none of them is forgotten.
+    Records of one position stay together, so there may be more than ``limit``."""
+    newer = list(takewhile(lambda done: done.position > after, reversed(view.actions)))[::-1]
+    found = [done for done in newer if by.may("audit.read", done.fact.tenant)]
+    while 0 < limit < len(found) and found[limit].position == found[limit - 1].position:
+        limit += 1
+    return found[:limit], len(view.actions) < (view.actions.maxlen or 0) or view.actions[0].position <= after

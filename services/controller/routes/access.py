@@ -5,17 +5,28 @@ needs no session; programs send it with every request.
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Final
 from urllib.parse import urlencode
 
+import msgspec
 from litestar import Response, delete, get, patch, post
 from litestar.enums import RequestEncodingType
 from litestar.params import Body, Parameter
+from litestar.response import Stream
 from msgspec import UNSET
 
 from bus_schemas.events import ActionTaken
-from services.controller.actions.access import KeyValues, UserValues, visible_actions, visible_keys, visible_tenants, visible_users
+from services.controller.actions.access import (
+    KeyValues,
+    UserValues,
+    exported_actions,
+    visible_actions,
+    visible_keys,
+    visible_tenants,
+    visible_users,
+)
 from services.controller.bodies import (
     KeyBody,
     LoginBody,
@@ -28,10 +39,10 @@ from services.controller.bodies import (
     UserBody,
     values_of,
 )
-from services.controller.errors import Invalid
+from services.controller.errors import Invalid, OutOfState
 from services.controller.identity import Caller, caller_of
 from services.controller.parts import Ask, parts_of
-from services.controller.presenters import Json
+from services.controller.presenters import Json, rfc3339
 from services.controller.presenters.access import action_answer, identity_answer, key_answer, tenant_answer, user_answer
 from services.controller.routes import Limit, Offset, Revision, page, problems, revision_of
 from services.kit.access import AccessView
@@ -42,6 +53,7 @@ from services.kit.access.rules import AUDITED, Identity, local_identity
 from services.kit.access.tokens import Token
 from services.kit.access.view import SESSION_END
 from services.kit.access.web import check_form_token, end_cookie, proof_of, session_cookie_header
+from wooly.shared.audit_chain import chained, signature_line
 
 __all__ = ["AUDIT", "KEYS", "LOGIN", "TENANTS", "USERS"]
 
@@ -180,6 +192,43 @@ async def audit(
     return {"items": [action_answer(done) for done in shown], "total": total}
 
 
+Position = Annotated[int, Parameter(ge=0, le=1 << 53, description="only records behind this position of the log")]
+Digest = Annotated[str, Parameter(pattern="^([0-9a-f]{64})?$", description="the last digest of the export that this one continues")]
+_CHUNK: Final = 256
+
+
+@get(
+    "/api/v1/audit/export",
+    summary="Export audit records as signed JSON lines, oldest first",
+    action="audit.read",
+    media_type="application/x-ndjson",
+    responses=problems(409),
+)
+async def audit_export(request: Ask, position: Position = 0, previous: Digest = "", limit: Limit = 10_000) -> Stream:
+    """Those of the caller's tenant, or of the whole cluster. ``wooly audit verify`` checks the digests and the signature. The next export
+    continues with the last record's position and the last digest. 409 when the controller has no WOOLY_AUDIT_KEY."""
+    parts, caller = parts_of(request), caller_of(request)
+    key = parts.audit_key
+    if key is None:
+        raise OutOfState("exports are signed, and this controller has no key: set WOOLY_AUDIT_KEY")
+    await parts.projection.caught_up()
+    found, complete = exported_actions(parts.projection.fold(AccessView), caller, position, limit)
+    about = {"version": 1, "after": position, "previous": previous, "complete": complete, "at": rfc3339(time.time_ns())}
+    about |= {"by": caller.identity.name, "tenant": caller.identity.tenant or None}
+
+    async def written() -> AsyncIterator[bytes]:
+        digest = previous
+        for begin in range(0, len(found) + 1, _CHUNK):
+            answers = [action_answer(done) for done in found[begin : begin + _CHUNK]]
+            lines = [msgspec.json.encode(answer) for answer in ([{"export": about}] if not begin else []) + answers]
+            chunk = list(chained(lines, digest))
+            digest = chunk[-1][1] if chunk else digest
+            yield b"".join(line for line, _ in chunk)
+        yield signature_line(digest, key.sign)
+
+    return Stream(written(), media_type="application/x-ndjson")
+
+
 def _ns(name: str, text: str | None) -> int | None:
     if text is None:
         return None
@@ -195,7 +244,7 @@ def _ns(name: str, text: str | None) -> int | None:
 TENANTS: Final = [tenants, tenant, post_tenant, patch_tenant]
 USERS: Final = [users, user, post_user, patch_user]
 KEYS: Final = [keys, key, post_key, delete_key]
-AUDIT: Final = [audit]
+AUDIT: Final = [audit, audit_export]
 
 
 _BEGIN: Final = "session.begin"
