@@ -209,6 +209,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
             beside = [
                 group.create_task(reconciler.run()),
                 group.create_task(configuration.follow()),
+                group.create_task(parts.access_log.record_refusals_forever()),
                 group.create_task(web.live.run()),
                 group.create_task(web.read_past(bus)),
             ]

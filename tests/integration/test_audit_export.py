@@ -1,4 +1,4 @@
-"""Audit records on a real controller: exported, continued, verified offline with the public key."""
+"""Audit records on a real controller: exported, continued, verified offline with the public key; and of what was refused."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from services.kit.access.refusals import BUCKETS_MAX
 from services.kit.access.tokens import make_key
 from services.kit.keyring import make_audit_key
 from tests.support.command import Wooly, command_in
@@ -115,3 +116,50 @@ def test_a_controller_without_a_key_exports_nothing(tmp_path: Path) -> None:
     with Plane(tmp_path) as plane:
         answer = plane.controller.ask("GET", "/api/v1/audit/export")
         assert answer.status == 409 and b"WOOLY_AUDIT_KEY" in answer.body
+
+
+def refused(plane: Plane, query: str = "", key: str = ADMIN, **headers: str) -> list[dict[str, Any]]:
+    """The records of refusals, the newest first, with the counts of the running minute: a controller writes those when it stops."""
+    plane.controller.stop()
+    plane.controller.start()
+    items = asked(plane, "GET", f"/api/v1/audit?limit=1000{query}", None, key, **headers).json["items"]
+    return [item for item in items if item["action"] in ("session.fail", "access.deny")]
+
+
+def test_failures_and_denials_are_counted_by_caller_and_address(plane: Plane) -> None:
+    wrong = {"user": "carl", "password": "not his password"}
+    for address in ("203.0.113.1", "203.0.113.1", "203.0.113.2"):
+        assert asked(plane, "POST", "/api/v1/session", wrong, "", X_Forwarded_For=address).status == 401
+    mistyped = {"user": PASSWORD, "password": "carl"}
+    assert asked(plane, "POST", "/api/v1/session", mistyped, "", X_Forwarded_For="203.0.113.1").status == 401
+    made = asked(plane, "POST", "/api/v1/keys", {"user": "carl", "title": "k"}).json
+    for _ in range(2):
+        denied = asked(plane, "POST", "/api/v1/tenants", {"id": "mine"}, made["key"], X_Forwarded_For="2001:db8::1")
+        assert denied.status == 403
+    assert asked(plane, "DELETE", f"/api/v1/keys/{made['id']}").status == 200
+    assert asked(plane, "GET", "/api/v1/tasks", None, made["key"], X_Forwarded_For="203.0.113.3").status == 401
+    found = refused(plane)
+    shown = {(one["action"], one["actor"], one["target"], one["detail"], one["tenant"], one["source"]) for one in found}
+    assert shown == {
+        ("session.fail", "carl", "", "wrong password, 2 times", "acme", "203.0.113.1"),
+        ("session.fail", "carl", "", "wrong password, 1 time", "acme", "203.0.113.2"),
+        ("session.fail", "", "", "wrong password, 1 time", None, "203.0.113.1"),
+        ("session.fail", made["id"], "", "the key is not valid (revoked), 1 time", "acme", "203.0.113.3"),
+        ("access.deny", "carl", "tenant.write", "denied, 2 times", "acme", "2001:db8::/64"),
+    }
+    assert PASSWORD not in json.dumps(found), "what is typed instead of a name is not kept"
+    login = asked(plane, "POST", "/api/v1/session", {"user": "carl", "password": PASSWORD}, "")
+    session = {"Cookie": login.headers["Set-Cookie"].partition(";")[0]}
+    assert len(refused(plane, "", "", **session)) == 4, "those of the tenant's own user and key"
+    page = asked(plane, "GET", "/settings/audit?action=session.fail").body.decode()
+    assert page.count("wrong password, ") == 3
+
+
+def test_a_flood_of_unauthenticated_callers_writes_few_records(plane: Plane) -> None:
+    before = len(refused(plane))
+    for number in range(100):
+        found = asked(plane, "GET", "/api/v1/tasks", None, make_key().text, X_Forwarded_For=f"198.51.100.{number}")
+        assert found.status == 401
+    more = refused(plane)[: len(refused(plane)) - before]
+    assert len(more) == BUCKETS_MAX + 1
+    assert sum(int(one["detail"].split(", ")[1].split()[0]) for one in more) == 100

@@ -3,6 +3,7 @@ unique, at least one administrator can log in) hold."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
-from services.controller.errors import Denied, Invalid, NotThere, OutOfState
+from services.controller.errors import Denied, Invalid, LogUnreadable, NotThere, OutOfState
 from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
 from services.controller.lookup import check
@@ -23,9 +24,12 @@ from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
 from services.kit.access.checker import PASSWORD_MAX
 from services.kit.access.errors import Unauthenticated
+from services.kit.access.refusals import records
 from services.kit.access.rules import PEOPLE, check_grant, check_over
 from services.kit.access.tokens import KeyText, is_key_id, make_key
 from services.kit.access.view import Done, Key, Tenant, User
+from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.log import get_logger
 
 __all__ = [
     "AccessLog", "Change", "TenantActions", "visible_tenants", "PASSWORD_MIN", "UserActions", "UserValues", "visible_users", "KeyActions",
@@ -35,6 +39,7 @@ PASSWORD_MIN: Final = 12
 _RESERVED: Final = frozenset({"local", "bootstrap", "system", "nobody", "everyone"})
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 _NS: Final = 1_000_000_000
+_REFUSALS_S: Final = 60.0
 _LIVE_MAX: Final = 200
 """Live keys of one user: a script that makes a key a run must not fill every replica's memory."""
 
@@ -82,6 +87,27 @@ class AccessLog:
 
         await self._writer.change_access(events)
         return self.view
+
+    async def record_refusals(self) -> None:
+        """Append what was refused since the last call, one audit record a count. It is counted further when the log cannot be written."""
+        refusals = self._access.checker.refusals
+        counts = refusals.take()
+        try:
+            if counts:
+                await self._writer.append_always("access", "refused", records(counts, time.time_ns()))
+        except (BusRefused, BusUnavailable, LogUnreadable) as error:
+            get_logger().warning("refusals are not in the log yet", error=str(error))
+            for refusal, count in counts.items():
+                refusals.add(refusal, count)
+
+    async def record_refusals_forever(self) -> None:
+        """Every minute, and once more when it is cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(_REFUSALS_S)
+                await self.record_refusals()
+        finally:
+            await self.record_refusals()
 
     async def note(self, by: Caller, done: ActionTaken) -> None:
         """Append an audit record of an action that changes no rights."""
@@ -422,10 +448,10 @@ def _may_see(by: Caller, key: Key) -> bool:
 
 
 def visible_actions(view: AccessView, by: Caller, *, actor: str, action: str) -> list[Done]:
-    """The last hundred thousand audit records that the caller may read, the newest first. ``actor``, ``action``: empty: any."""
+    """The audit records that are kept and that the caller may read, the newest first. ``actor``, ``action``: empty: any."""
     return [
         done
-        for done in reversed(view.actions)
+        for done in view.actions()
         if actor in ("", done.fact.actor) and action in ("", done.fact.action) and by.may("audit.read", done.fact.tenant)
     ]
 
@@ -433,8 +459,8 @@ def visible_actions(view: AccessView, by: Caller, *, actor: str, action: str) ->
 def exported_actions(view: AccessView, by: Caller, after: int, limit: int) -> tuple[list[Done], bool]:
     """The audit records behind the position ``after`` that the caller may read, the oldest first, and whether none of them is forgotten.
     Records of one position stay together, so there may be more than ``limit``."""
-    newer = list(takewhile(lambda done: done.position > after, reversed(view.actions)))[::-1]
+    newer = list(takewhile(lambda done: done.position > after, view.actions()))[::-1]
     found = [done for done in newer if by.may("audit.read", done.fact.tenant)]
     while 0 < limit < len(found) and found[limit].position == found[limit - 1].position:
         limit += 1
-    return found[:limit], len(view.actions) < (view.actions.maxlen or 0) or view.actions[0].position <= after
+    return found[:limit], view.has_actions_since(after)

@@ -174,7 +174,7 @@ async def audit(
     limit: Limit = 100,
     offset: Offset = 0,
 ) -> Json:
-    """Those of the caller's tenant, or of the whole cluster; the last hundred thousand are kept."""
+    """Those of the caller's tenant, or of the whole cluster; the last hundred thousand are kept, and twenty thousand of refusals."""
     if action is not None and action not in AUDITED:
         raise Invalid("action", f"there is no action {action}; there are: {', '.join(sorted(AUDITED))}")
     from_ns, to_ns = _ns("after", after), _ns("before", before)

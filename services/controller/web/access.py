@@ -230,7 +230,7 @@ async def revoke_key(request: Ask, key: str) -> Response[Any]:
 
 @get("/settings/audit", action="audit.read", include_in_schema=False)
 async def audit(request: Ask) -> Response[str]:
-    """The last hundred thousand actions, as far as the caller may read them."""
+    """The audit records that are kept, as far as the caller may read them."""
     parts, caller = parts_of(request), caller_of(request)
     await parts.projection.caught_up()
     access, tasks = parts.projection.fold(AccessView), parts.projection.view.tasks

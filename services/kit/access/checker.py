@@ -29,6 +29,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from services.kit.access.errors import TooMany, Unauthenticated, Unsure
+from services.kit.access.refusals import FAILED, Refusal, Refusals
 from services.kit.access.rules import Identity
 from services.kit.access.tokens import KeyText
 from services.kit.access.view import AccessView
@@ -138,6 +139,7 @@ class Checker:
 
     def __init__(self, view: Callable[[], AccessView], follows_log: Callable[[], bool], *, limits: FailureLimits | None = None) -> None:
         self.hasher = Hasher()
+        self.refusals = Refusals()
         self._view = view
         self._follows_log = follows_log
         self._limits = limits or FailureLimits()
@@ -156,6 +158,7 @@ class Checker:
             await self._check_key(key, digest, source)
         who = self._view().principal(key.id, time.time_ns())
         if who is None:
+            self._failed(key.id, source, f"the key is not valid ({self._view().why_not(key.id, time.time_ns())})")
             raise Unauthenticated(_WRONG)
         return who
 
@@ -163,6 +166,7 @@ class Checker:
         """The identity of ``user`` with ``password``. Raises Unauthenticated, TooMany, Unsure."""
         self.require_log()
         if len(password) > PASSWORD_MAX:
+            self._failed(user, source, "wrong password")
             raise Unauthenticated(_WRONG_PASSWORD)
         async with self.hasher.turn():
             self._take(user, source)
@@ -173,6 +177,7 @@ class Checker:
             who = self._view().person(user)
             if not right or who is None or now is None or now.fact.password_hash != phc:
                 get_logger().warning("a login failed", user=user[:64], source=source)
+                self._failed(user, source, "wrong password")
                 raise Unauthenticated(_WRONG_PASSWORD)
             self._limits.good(user, source)
             return who
@@ -189,6 +194,7 @@ class Checker:
     async def _check_key(self, key: KeyText, digest: bytes, source: str) -> None:
         """Remember ``digest`` as right, or raise."""
         if self._wrong.get(digest) in (_FOR_EVER, self._view().position):
+            self._failed(key.id, source, "wrong key")
             raise Unauthenticated(_WRONG)
         async with self.hasher.turn():
             if digest in self._right:
@@ -199,6 +205,7 @@ class Checker:
             if not await self.hasher.matches(known.fact.secret_hash if known is not None else NO_SECRET, key.secret):
                 self._wrong[digest] = position if known is None else _FOR_EVER
                 get_logger().warning("a key was wrong", key=key.id, source=source)
+                self._failed(key.id, source, "wrong key")
                 raise Unauthenticated(_WRONG)
             self._limits.good(key.id, source)  # also of a revoked one: a caller that has the secret is not guessing
             self._right[digest] = None
@@ -206,7 +213,16 @@ class Checker:
     def _take(self, name: str, source: str) -> None:
         wait_s = self._limits.take(name, source, time.monotonic_ns())
         if wait_s:
+            self._failed(name, source, "too many attempts")
             raise TooMany(f"too many failed attempts; try again in {wait_s} s", wait_s)
+
+    def _failed(self, name: str, source: str, reason: str) -> None:
+        """Count a failure of the user or key ``name``. Other names are not kept: people type passwords there."""
+        view = self._view()
+        user, key = view.users.get(name), view.keys.get(name)
+        tenant = user.fact.tenant if user is not None else key.fact.tenant if key is not None else ""
+        actor = name if user is not None or key is not None else ""
+        self.refusals.add(Refusal(FAILED, "", reason, actor, tenant, address_group(source)))
 
 
 def _one_spelling(password: str) -> str:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from heapq import merge
 from typing import Final
 
 import blake3
 
 from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
+from services.kit.access.refusals import DENIED, FAILED
 from services.kit.access.rules import PEOPLE, Identity, rights
 
 __all__ = ["AccessView", "Done", "Key", "Tenant", "User", "SESSION_END"]
 
 SESSION_END: Final = "session.end"
 _ACTIONS_KEPT: Final = 100_000
+_REFUSALS_KEPT: Final = 20_000
+"""Of their own, so that failed logins do not displace records of what was done."""
 _SESSION_LIFE_NS: Final = 24 * 3_600 * 10**9
 """Longer than any session lives: an ended one is forgotten after it."""
 
@@ -58,15 +63,16 @@ class AccessView:
         self.tenants: dict[str, Tenant] = {}
         self.users: dict[str, User] = {}
         self.keys: dict[str, Key] = {}
-        #: audit records, oldest first
-        self.actions: deque[Done] = deque(maxlen=_ACTIONS_KEPT)
+        #: audit records, oldest first: of what was done, and of what was refused
+        self._done: deque[Done] = deque(maxlen=_ACTIONS_KEPT)
+        self._refused: deque[Done] = deque(maxlen=_REFUSALS_KEPT)
         #: when sessions were ended, Unix ns
         self._ended: dict[str, int] = {}
 
     def apply(self, position: int, event: Event) -> None:
         """Events that are not about access are passed over."""
         if isinstance(event, ActionTaken):
-            self.actions.append(Done(event, position))
+            (self._refused if event.action in (DENIED, FAILED) else self._done).append(Done(event, position))
             if event.action == SESSION_END:
                 self._end_session(event)
             return
@@ -91,6 +97,14 @@ class AccessView:
     def session_ended(self, session: str) -> bool:
         """Whether the session was ended by a logout."""
         return session in self._ended
+
+    def actions(self) -> Iterator[Done]:
+        """The audit records that are kept, the newest first."""
+        return merge(reversed(self._done), reversed(self._refused), key=lambda done: done.position, reverse=True)
+
+    def has_actions_since(self, position: int) -> bool:
+        """Whether all audit records behind ``position`` are kept."""
+        return all(len(kept) < (kept.maxlen or 0) or kept[0].position <= position for kept in (self._done, self._refused))
 
     # -- identities now ----------------------------------------------------------------------------------------------------------------
 

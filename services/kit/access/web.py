@@ -27,6 +27,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from bus_schemas.events import ActionTaken
 from services.kit.access.access import Access
+from services.kit.access.checker import address_group
 from services.kit.access.errors import CrossSite, Forbidden, Hidden, Unauthenticated
 from services.kit.access.headers import (
     SAFE_METHODS,
@@ -38,6 +39,7 @@ from services.kit.access.headers import (
     session_cookie,
     session_cookie_name,
 )
+from services.kit.access.refusals import DENIED, Refusal
 from services.kit.access.rules import ACTIONS, Action, Identity, local_identity, may_at_all
 from services.kit.access.tokens import RENEW_AFTER_S, Token
 from services.kit.errors import RequestError
@@ -201,6 +203,8 @@ class AccessMiddleware(ASGIMiddleware):
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
+                if message["status"] == 403 and self._access.on:
+                    self._note_denial(scope, proof)
                 headers = MutableScopeHeaders(message)
                 headers.setdefault("x-content-type-options", "nosniff")
                 headers.setdefault("x-frame-options", "DENY")
@@ -212,6 +216,12 @@ class AccessMiddleware(ASGIMiddleware):
             await send(message)
 
         return sending
+
+    def _note_denial(self, scope: Scope, proof: Proof) -> None:
+        who = scope["user"]
+        if who != ANONYMOUS:
+            denial = Refusal(DENIED, needs_of(scope.get("route_handler")), "denied", who.name, who.tenant, address_group(proof.source))
+            self._access.checker.refusals.add(denial)
 
     def _renewed(self, proof: Proof) -> Token | None:
         token = proof.token
