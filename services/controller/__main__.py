@@ -43,6 +43,7 @@ from services.controller.settings import Settings
 from services.controller.store import ConfigStore
 from services.controller.store.etcd import EtcdStore
 from services.controller.store.jetstream import JetStreamStore
+from services.controller.syslog import Syslog
 from services.controller.web.context import UiContext
 from services.controller.web.history import PriceBook
 from services.controller.web.site import WEB_ROUTES, Web
@@ -199,6 +200,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
             tasks=tasks,
             audit_key=audit_key(os.environ),
         )
+        syslog = Syslog.from_environment(os.environ, store, projection, lambda: reconciler.on_duty)
         context = await stack.enter_async_context(UiContext.from_environment())
         web = Web.over(parts, access, context)
         app = make_app(parts, access, more_routes=WEB_ROUTES)
@@ -211,6 +213,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
                 group.create_task(configuration.follow()),
                 group.create_task(parts.access_log.record_refusals_forever()),
                 group.create_task(web.live.run()),
+                *([group.create_task(syslog.run())] if syslog is not None else ()),
                 group.create_task(web.read_past(bus)),
             ]
             ready({"http": http})

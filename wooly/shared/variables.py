@@ -113,6 +113,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "The folder with `guard.nk` and `issuer.nk`: the controller then answers the authentication callout of the bus.",
     ),
     Variable("WOOLY_AUDIT_KEY", "path", "no exports", _CONTROLLER, "The Ed25519 key (PEM) that signs exports of audit records."),
+    Variable(
+        "WOOLY_AUDIT_SYSLOG", "path or host:port", "no syslog", _CONTROLLER,
+        "The Unix socket of a syslog daemon (`/dev/log`), or a UDP address, that audit records are sent to (RFC 5424).",
+    ),
     # Node: identity and devices.
     Variable(
         "NODE_NAME", "text", "the host name (`local` under `wooly up`)", ("node", "up"),
