@@ -2,7 +2,7 @@
 
 The controllers answer as one queue group. Rights are a pure function of the log (``of_key`` of the principal's identity), and the bus
 says when a connection began; so any controller, also one started later, finds the connections whose rights have changed and ends them: at
-once on an event about access, and every few seconds.
+once on an event about access, and every few seconds. Then it also has the bus read its certificate again, if its own was replaced.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, SettingError
 from services.kit.log import get_logger
 from services.kit.streams import batch_stream_config
+from services.kit.tls import CERT_VARIABLE
+from wooly.shared.files import revision_of
 
 __all__ = ["GUARD_VARIABLE", "BusGuard"]
 
@@ -62,6 +64,8 @@ class BusGuard:
         self._look = asyncio.Event()
         self._nodes: set[str] = set()
         self._consumer_proxy = ConsumerProxy(bus, projection)
+        self._certificate = [os.environ.get(CERT_VARIABLE, "")]
+        self._revision = revision_of(self._certificate)
         try:
             self._seed = (folder / "guard.nk").read_text()
             self._issuer = nats_jwt.key_from_seed((folder / "issuer.nk").read_text())
@@ -77,7 +81,7 @@ class BusGuard:
         return cls(url, Path(folder), bus, access, projection) if folder else contextlib.nullcontext()
 
     async def __aenter__(self) -> Self:
-        shown = replace(Credentials.from_environment(os.environ, self._url), nkey_seed=self._seed, seal_key=b"")
+        shown = replace(Credentials.from_environment(os.environ, self._url), nkey_seed=self._seed, seal=None)
         self._system = await connect(self._url, name="guard", credentials=shown)
         self._projection.on_live_event(self._heard)
         await self._bus.serve(WHO_ALL, self._who, queue=_QUEUE)
@@ -147,10 +151,23 @@ class BusGuard:
             try:
                 if heard:
                     await self._bus.publish(WHO_CHANGED, b"")
+                await self._reload()
                 await self._end_connections()
                 await self._consumer_proxy.delete_unauthorised()
             except (BusUnavailable, BusRefused, ValueError, KeyError) as error:
                 get_logger().warning("connections to the bus cannot be looked through", error=str(error))
+
+    async def _reload(self) -> None:
+        """When this controller's certificate was replaced, the bus's was before it (``services.kit.rotation``): have the bus read its files
+        again. It then ends the connections of API keys, which return at once."""
+        revision = revision_of(self._certificate)
+        if revision == self._revision:
+            return
+        answer = json.loads(await self._system.request("$SYS.REQ.SERVER.PING.IDZ", b"", _CONNECTIONS_S))
+        reloaded = json.loads(await self._system.request(f"$SYS.REQ.SERVER.{answer['id']}.RELOAD", b"", _CONNECTIONS_S))
+        self._revision = revision
+        if "error" in reloaded:
+            get_logger().error("the bus cannot read its configuration again", problem=str(reloaded["error"]))
 
     async def _end_connections(self) -> None:
         """End every connection whose key is no longer valid, or has changed since the connection began."""

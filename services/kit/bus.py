@@ -426,8 +426,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
             if loop.time() >= deadline:
                 raise BusUnavailable(_why_not(url, error, recent_errors)) from error
             await asyncio.sleep(0.1)
-    seal = Seal(shown.seal_key) if shown.seal_key else None
-    bus = Bus(nc, seal=seal, principal=shown.principal, keyed=bool(shown.secret) and nc.requires_authentication)
+    bus = Bus(nc, seal=shown.seal, principal=shown.principal, keyed=bool(shown.secret) and nc.requires_authentication)
     holder.append(bus)
     await bus._start()
     return bus

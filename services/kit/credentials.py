@@ -1,7 +1,7 @@
 """Credentials of a process for the bus, from its environment.
 
 WOOLY_API_KEY (or WOOLY_API_KEY_FILE): an API key; user and password on the bus, answered by the controller. WOOLY_NATS_NKEY: a file with
-the seed of a service user that the bus itself knows. WOOLY_SEAL_KEY: a file with the key that services seal facts with. Nothing of this: a
+the seed of a service user that the bus itself knows. WOOLY_SEAL_KEY: a file with the keys that services seal facts with. Nothing of this: a
 bus without authentication.
 """
 
@@ -14,16 +14,18 @@ from pathlib import Path
 from bus_schemas.subjects import LOCAL
 from services.kit.access.tokens import parse_key
 from services.kit.errors import SettingError
+from services.kit.seal import Seal, read_seal_keys
 from services.kit.tls import client_context, plain_allowed
 from wooly.shared.credentials import BusCredentials, is_encrypted, plain_hosts
+from wooly.shared.files import Reread
 
 __all__ = ["Credentials", "file_text"]
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials(BusCredentials):
-    #: the key that services seal facts with; empty: no seals
-    seal_key: bytes = field(default=b"", repr=False)
+    #: what services seal facts with; None: no seals
+    seal: Seal | None = field(default=None, repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], url: str) -> Credentials:
@@ -44,7 +46,7 @@ class Credentials(BusCredentials):
             key.secret if key is not None else "",
             file_text(environment, "WOOLY_NATS_NKEY"),
             client_context(environment) if encrypted else None,
-            _seal_key(environment),
+            _seal(environment),
         )
 
 
@@ -53,17 +55,18 @@ def _text(environment: Mapping[str, str], name: str) -> str:
     return environment.get(name, "").strip() or file_text(environment, f"{name}_FILE")
 
 
-def _seal_key(environment: Mapping[str, str]) -> bytes:
-    """The key; empty when facts are not sealed. A file without a key raises an error: without seals every fact on the bus would be
+def _seal(environment: Mapping[str, str]) -> Seal | None:
+    """The seal; None when facts are not sealed. A file without a key raises an error: without seals every fact on the bus would be
     accepted."""
-    text = file_text(environment, "WOOLY_SEAL_KEY")
+    name = environment.get("WOOLY_SEAL_KEY", "").strip()
+    if not name:
+        return None
+    file_text(environment, "WOOLY_SEAL_KEY")  # raises what says that it cannot be read
+    path = Path(name).expanduser()
     try:
-        key = bytes.fromhex(text)
+        return Seal(Reread([path], lambda: read_seal_keys(path.read_text())))
     except ValueError:
-        key = b""
-    if environment.get("WOOLY_SEAL_KEY", "").strip() and not key:
-        raise SettingError(f"WOOLY_SEAL_KEY={environment['WOOLY_SEAL_KEY']} holds no key: hexadecimal digits, the same for all services")
-    return key
+        raise SettingError(f"WOOLY_SEAL_KEY={name} holds no key: hexadecimal digits, the same for all services") from None
 
 
 def file_text(environment: Mapping[str, str], name: str) -> str:

@@ -1,7 +1,7 @@
 """The secrets of one installation in a folder, with a subfolder for each service, and the certificate authority of an installation that has
 none of its own.
 
-    ca/          ca.pem (give it to clients; every part has a copy), ca.key (needed only to sign certificates)
+    ca/          ca.pem (give it to clients; every part has a copy), ca.key (needed only to sign certificates), during a rotation next.key
     bus/         cert.pem, key.pem, security.conf: accounts, service users, the callout; for nats-server
     controller/  cert.pem, key.pem, nats.nk, seal.key, guard.nk (its user on the bus's system account), issuer.nk (signs what it grants),
                  admin.key (the first administrator's key), nodes.json (hashes of the nodes' keys),
@@ -15,6 +15,7 @@ none of its own.
 
 Made once; what is there is left alone, but certificates are made anew when the names of the machine have changed. Only
 the certificates of controller and etcd open a connection to etcd: no other certificate of the authority is one for clients.
+``services.kit.rotation`` replaces keys while services run.
 
 EC keys (P-256). The authority is good for ten years, certificates of services for two; ``issue`` makes a new one whenever it is called.
 """
@@ -25,7 +26,6 @@ import datetime
 import ipaddress
 import json
 import secrets
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,8 +45,10 @@ from services.kit.bus_permissions import BILLING, CONTROLLER, RUNNER, Permission
 from services.kit.errors import SettingError
 from wooly.shared.files import write_atomically
 
-__all__ = ["NODES_VARIABLE", "Keyring", "NodeKey", "make_audit_key"]
+__all__ = ["NODES_VARIABLE", "Authority", "Keyring", "NodeKey", "make_audit_key", "new_authority", "write_private"]
 
+NAME: Final = "Wooly installation"
+"""Of an authority."""
 _DAY: Final = datetime.timedelta(days=1)
 _AUTHORITY_LIFE: Final = 3650 * _DAY
 _SERVICE_LIFE: Final = 730 * _DAY
@@ -61,20 +63,23 @@ class Authority:
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
-    def load_or_make(cls, folder: Path, name: str = "Wooly installation") -> Authority:
+    def load_or_make(cls, folder: Path, name: str = NAME) -> Authority:
         """The authority in ``folder`` (``ca.pem``, ``ca.key``). Raises SettingError when what is there is damaged, OSError."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         certificate_file, key_file = folder / "ca.pem", folder / "ca.key"
         if not key_file.exists():
-            _make(certificate_file, key_file, name)
+            certificate, key_bytes = new_authority(name)
+            write_atomically(certificate_file, certificate)
+            write_private(key_file, key_bytes)
         try:
             key = serialization.load_pem_private_key(key_file.read_bytes(), None)
-            certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+            certificates = x509.load_pem_x509_certificates(certificate_file.read_bytes())
         except (ValueError, FileNotFoundError) as error:
             raise SettingError(f"{folder} holds no usable authority ({error}); remove ca.pem and ca.key to make a new one") from None
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
+        own = [certificate for certificate in certificates if certificate.public_key() == key.public_key()]
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or not own:
             raise SettingError(f"{key_file} is not a key of ours; remove ca.pem and ca.key to make a new one")
-        return cls(certificate_file, certificate, key)
+        return cls(certificate_file, own[0], key)
 
     def issue(self, folder: Path, names: Sequence[str], *, client: bool = False) -> None:
         """``cert.pem`` and ``key.pem`` in ``folder`` for a service that is called by ``names`` (hosts and addresses); ``client``: it also
@@ -99,7 +104,8 @@ def write_private(path: Path, data: bytes) -> None:
     write_atomically(path, data, mode=0o600)
 
 
-def _make(certificate_file: Path, key_file: Path, name: str) -> None:
+def new_authority(name: str = NAME) -> tuple[bytes, bytes]:
+    """Certificate and private key, PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
@@ -109,8 +115,7 @@ def _make(certificate_file: Path, key_file: Path, name: str) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    write_atomically(certificate_file, certificate.public_bytes(serialization.Encoding.PEM))
-    write_private(key_file, _key_bytes(key))
+    return certificate.public_bytes(serialization.Encoding.PEM), _key_bytes(key)
 
 
 _SIGNS: Final = x509.KeyUsage(
@@ -208,7 +213,7 @@ class Keyring:
         keys[(folder / "watch" / "api.key").read_text()] = ("", "watching")
         _note_keys(folder / CONTROLLER / "nodes.json", keys)
         for part in {**names, "watch": (), RUNNER: ()}:
-            shutil.copyfile(authority.certificate_file, folder / part / "ca.pem")
+            write_atomically(folder / part / "ca.pem", authority.certificate_file.read_bytes())
         write_private(folder / "bus" / "security.conf", ring._bus_config(bus_at or str(folder / "bus")).encode())
         return ring
 

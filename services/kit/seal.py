@@ -7,12 +7,18 @@ services have. Facts of nodes (areas ``node``, ``session``, ``usage``) carry non
 such a message may hold is checked.
 
 Facts older than the first start with a key have no seals: the stream remembers from which position on they count (``SEALED_FROM``).
+
+The key is rotated without a break (``services.kit.rotation``): a file holds several keys, one a line. The first seals; all are accepted, a
+retired one (``HEX until=N``) only up to position N of the log, which the bus counts. So the log stays readable, and a stolen key that is
+retired seals no new fact. A line ``HEX next`` is a key that will seal once every service accepts it.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -21,7 +27,7 @@ from blake3 import blake3
 from bus_schemas import events as facts
 from bus_schemas.events import Event, decode_events, encode_events
 
-__all__ = ["HEADER", "NAME_HEADER", "SEALED_FROM", "Seal", "SealedLog", "is_fact"]
+__all__ = ["HEADER", "NAME_HEADER", "SEALED_FROM", "Seal", "SealKey", "SealedLog", "is_fact", "read_seal_keys", "write_seal_keys"]
 
 HEADER: Final = "Wooly-Seal"
 NAME_HEADER: Final = "Nats-Msg-Id"
@@ -40,24 +46,73 @@ _BY_NODES: Final = (
 )  # fmt: skip
 
 
-class Seal:
-    """Made of the key that all services of an installation share."""
+@dataclass(frozen=True)
+class SealKey:
+    """One of the keys that all services of an installation share."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key = blake3(key).digest()
+    #: as the file holds it
+    key: bytes = field(repr=False)
+    #: the last position of the log at which its seals count; None: it is not retired
+    until: int | None = None
+    #: it is accepted and does not seal yet
+    next: bool = False
+
+    @cached_property
+    def id(self) -> str:
+        """Names the key where people read it; tells nothing about it."""
+        return blake3(b"id\n", key=self._digest).hexdigest(4)
+
+    def make(self, subject: str, name: str, data: bytes) -> str:
+        return blake3(f"{subject}\n{name}\n".encode() + data, key=self._digest).hexdigest(32)
+
+    def secret(self, salt: bytes) -> bytes:
+        return blake3(salt, key=blake3(self._digest, derive_key_context=_SECRET_CONTEXT).digest()).digest()
+
+    @cached_property
+    def _digest(self) -> bytes:
+        return blake3(self.key).digest()
+
+
+def read_seal_keys(text: str) -> tuple[SealKey, ...]:
+    """The keys of a file, the one that seals first. Raises ValueError when it holds none, or something else."""
+    keys = []
+    for line in text.split("\n"):
+        digits, _, state = line.strip().partition(" ")
+        if state not in ("", "next") and not state.startswith("until="):
+            raise ValueError(f"unknown state of a key: {state}")
+        if digits:
+            keys.append(SealKey(bytes.fromhex(digits), int(state[6:]) if state.startswith("until=") else None, next=state == "next"))
+    if not keys or not all(one.key for one in keys) or keys[0].next or keys[0].until is not None:
+        raise ValueError("it holds no key to seal with")
+    return tuple(keys)
+
+
+def write_seal_keys(keys: Sequence[SealKey]) -> str:
+    """The text that ``read_seal_keys`` reads."""
+    states = ["" if one.until is None else f" until={one.until}" for one in keys]
+    return "".join(f"{one.key.hex()}{' next' if one.next else state}\n" for one, state in zip(keys, states, strict=True))
+
+
+class Seal:
+    """``keys()``: the keys of this moment, the one that seals first."""
+
+    def __init__(self, keys: Callable[[], Sequence[SealKey]]) -> None:
+        self._keys = keys
 
     def make(self, subject: str, name: str, data: bytes) -> str:
         """The header's value. ``name``: the message's id, which no other message has."""
-        return blake3(f"{subject}\n{name}\n".encode() + data, key=self._key).hexdigest(32)
+        return self._keys()[0].make(subject, name, data)
 
-    def secret(self, salt: bytes) -> bytes:
-        """32 bytes that only services can compute, even if an attacker knows or chose ``salt``."""
-        return blake3(salt, key=blake3(self._key, derive_key_context=_SECRET_CONTEXT).digest()).digest()
+    def secrets(self, salt: bytes) -> tuple[bytes, ...]:
+        """32 bytes for each key that is not retired, the first for new use. Only services can compute them, even if an attacker knows or
+        chose ``salt``."""
+        return tuple(key.secret(salt) for key in self._keys() if key.until is None)
 
-    def holds(self, subject: str, headers: Mapping[str, str], data: bytes) -> bool:
-        """Whether a service wrote this message to this subject."""
-        given, name = headers.get(HEADER, ""), headers.get(NAME_HEADER, "")
-        return hmac.compare_digest(self.make(subject, name, data).encode(), given.encode(errors="replace"))
+    def holds(self, position: int, subject: str, headers: Mapping[str, str], data: bytes) -> bool:
+        """Whether a service wrote this message, which is at ``position`` of the log, to this subject."""
+        given, name = headers.get(HEADER, "").encode(errors="replace"), headers.get(NAME_HEADER, "")
+        counting = (key for key in self._keys() if key.until is None or position <= key.until)
+        return any(hmac.compare_digest(key.make(subject, name, data).encode(), given) for key in counting)
 
 
 class SealedLog:
@@ -84,7 +139,7 @@ class SealedLog:
             return _NOTHING if HEADER in headers and self._repeats(position, subject, headers[HEADER]) else data
         if _area(subject) in _OF_NODES and HEADER not in headers:
             return _of_node(subject, data)
-        if not self._seal.holds(subject, headers, data) or self._repeats(position, subject, headers[HEADER]):
+        if not self._seal.holds(position, subject, headers, data) or self._repeats(position, subject, headers[HEADER]):
             return _NOTHING
         return data
 

@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from services.kit.errors import SettingError
 from services.kit.log import get_logger
 from wooly.shared import tls
-from wooly.shared.tls import is_loopback
+from wooly.shared.tls import ReloadingContext, is_loopback
 
-__all__ = ["CA_VARIABLE", "CERT_VARIABLE", "INSECURE_VARIABLE", "KEY_VARIABLE", "client_context", "plain_allowed", "server_context"]
+__all__ = [
+    "CA_VARIABLE", "CERT_VARIABLE", "INSECURE_VARIABLE", "KEY_VARIABLE", "certified_context", "client_context", "plain_allowed",
+    "server_context",
+]  # fmt: skip
 
 CA_VARIABLE = "WOOLY_TLS_CA"
 CERT_VARIABLE = "WOOLY_TLS_CERT"
@@ -31,18 +34,23 @@ def client_context(environment: Mapping[str, str]) -> ssl.SSLContext:
 
 
 def server_context(environment: Mapping[str, str]) -> ssl.SSLContext | None:
-    """With this process's own certificate; None when it has none. Raises SettingError."""
+    """With this process's own certificate, which is read again once it was replaced; None when it has none. Raises SettingError."""
     cert, key = environment.get(CERT_VARIABLE, "").strip(), environment.get(KEY_VARIABLE, "").strip()
     if not cert and not key:
         return None
     if not cert or not key:
         raise SettingError(f"{CERT_VARIABLE} and {KEY_VARIABLE} go together; set both, or neither")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
     try:
-        context.load_cert_chain(cert, key)
+        return ReloadingContext.of([cert, key], lambda: certified_context(cert, key))
     except (OSError, ssl.SSLError) as error:
         raise SettingError(f"{CERT_VARIABLE}={cert}, {KEY_VARIABLE}={key} cannot be used: {error}") from None
+
+
+def certified_context(cert: str, key: str | None = None) -> ssl.SSLContext:
+    """For a server, with the certificate and the key in these PEM files (None: in the same). Raises OSError, ssl.SSLError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(cert, key)
     return context
 
 

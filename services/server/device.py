@@ -474,6 +474,10 @@ class Device:
 
     # -- once a second -------------------------------------------------------------------------------------------------------------
 
+    def renew_certificate(self) -> None:
+        """Let the data port use the node's certificate if it was replaced. Raises OSError."""
+        self._executor.renew_certificate()
+
     def tick(self, lease_ns: int, since_ns: int) -> None:
         """Reap silent sessions and settle the books. ``since_ns``: the time since the last tick."""
         if self.attached is None:

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -16,8 +17,9 @@ from bus_schemas.frames import Frames, frame
 from services.kit.errors import StartError
 from services.kit.log import get_logger
 from services.kit.process import spawn
-from services.server.protocol import PROTOCOL, Attach, Attached, Command, Report, Shutdown, decode_report
+from services.server.protocol import PROTOCOL, Attach, Attached, Command, Report, Shutdown, UseCertificate, decode_report
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
+from wooly.shared.files import revision_of
 from wooly_server import module_command
 
 __all__ = ["ExecutorProcess"]
@@ -64,6 +66,8 @@ class ExecutorProcess:
         self._attached: asyncio.Future[Attached] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
+        self._certificate = revision_of(())
+        """Revision of the files of the certificate that was sent last."""
         self._log = get_logger()
 
     async def start(self) -> Attached:
@@ -96,6 +100,14 @@ class ExecutorProcess:
         """Send, or do nothing when the executor has ended (``on_lost`` reports that)."""
         if self._transport is not None:
             self._transport.write(frame(command))
+
+    def renew_certificate(self) -> None:
+        """Send the certificate of the data port if its files were replaced. Raises OSError."""
+        files = self._settings.tls_files or ()
+        revision = revision_of(files)
+        if revision != self._certificate and self._transport is not None:
+            self._certificate = revision
+            self.send(UseCertificate(b"".join(Path(file).read_bytes() for file in files)))
 
     async def stop(self) -> None:
         """End it: it drops all memory."""

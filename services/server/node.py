@@ -392,6 +392,7 @@ class Node:
             since_ns, ticked_ns = now_ns - ticked_ns, now_ns
             self._safely(self._journal.tick)
             for device, gauge in zip(self._devices, self._gauges, strict=True):
+                self._safely(device.renew_certificate)
                 self._safely(partial(device.tick, self._settings.lease_ms * 10**6, since_ns))
                 message = self._safely(partial(gauge.read, device, self._node, self._facts.epoch))
                 if message is None and device.attached is not None:

@@ -14,8 +14,9 @@ from bus_schemas.terms import TaskTerms
 
 __all__ = [
     "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
-    "Forget", "Execute", "Expect", "ChangePriority", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command", "HeldSession", "Attached",
-    "SpaceOpened", "SpaceClosed", "Prepared", "Compiled", "Executed", "MemoryFreed", "Charged", "Journalled", "Recalled",
+    "Forget", "Execute", "Expect", "ChangePriority", "UseCertificate", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command",
+    "HeldSession", "Attached", "SpaceOpened", "SpaceClosed", "Prepared", "Compiled", "Executed", "MemoryFreed", "Charged", "Journalled",
+    "Recalled",
     "Report", "code_domain", "decode_command", "decode_report",
 ]  # fmt: skip
 
@@ -23,7 +24,7 @@ STOP_WORDS: Final = 8
 """The stop page is a file of this many u64 (little-endian), mapped by both: the server writes into word p the serial up to which launches
 of priority p stop as soon as they can. Faster than any message: the code that runs a launch reads it."""
 
-PROTOCOL: Final = 5
+PROTOCOL: Final = 6
 """Grows with every change of these messages: a server does not take over an executor of another version."""
 
 RAN: Final = 0
@@ -114,6 +115,13 @@ class ChangePriority(msgspec.Struct, array_like=True, frozen=True, tag="priority
     record: bytes
 
 
+class UseCertificate(msgspec.Struct, array_like=True, frozen=True, tag="certificate"):
+    """New connections to the data port are encrypted with this certificate: the executor cannot read the files."""
+
+    #: Certificate and private key, PEM.
+    pem: bytes
+
+
 class JournalAnew(msgspec.Struct, array_like=True, frozen=True, tag="journal_anew"):
     """Begin a new segment of the memory core's journal: the record of the one before has a hole."""
 
@@ -135,7 +143,10 @@ class Shutdown(msgspec.Struct, array_like=True, frozen=True, tag="shutdown"):
     pass
 
 
-Command = Attach | OpenSpace | CloseSpace | Prepare | Forget | Execute | Expect | ChangePriority | JournalAnew | Recall | Confirm | Shutdown
+Command = (
+    Attach | OpenSpace | CloseSpace | Prepare | Forget | Execute | Expect | ChangePriority | UseCertificate | JournalAnew | Recall | Confirm
+    | Shutdown
+)  # fmt: skip
 
 
 class Executed(msgspec.Struct, array_like=True, frozen=True, tag="executed"):

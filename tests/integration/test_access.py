@@ -22,7 +22,7 @@ from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
 from services.controller.writer import Writer
 from services.kit.access import AccessView, Identity
-from services.kit.access.access import Access, shared_secret
+from services.kit.access.access import Access, shared_secrets
 from services.kit.access.errors import Unauthenticated
 from services.kit.access.tokens import Token, make_key, write_token
 from services.kit.bus import Bus, connect
@@ -262,7 +262,7 @@ def test_a_key_makes_no_other_in_its_last_moment(tmp_path: Path) -> None:
         projection.also(AccessView)
         async with projection:
             writer = Writer(bus, projection)
-            access = Access(on=True, view=lambda: projection.fold(AccessView), secret=b"s" * 32)
+            access = Access(on=True, view=lambda: projection.fold(AccessView), secrets=lambda: [b"s" * 32])
             maker, made = make_key().id, make_key().id
             await writer.append_access(maker, [KeyIssued(1, maker, "", "", "admin", "")], 0)
             caller = Caller(Identity(maker, "", "admin", key=maker))
@@ -295,7 +295,7 @@ def test_a_password_that_was_changed_meanwhile_is_not_changed_again(tmp_path: Pa
         projection = LogProjection(bus)
         projection.also(AccessView)
         async with projection:
-            writer, access = Writer(bus, projection), Access(on=True, view=lambda: projection.fold(AccessView), secret=b"s" * 32)
+            writer, access = Writer(bus, projection), Access(on=True, view=lambda: projection.fold(AccessView), secrets=lambda: [b"s" * 32])
             old, safe = await access.checker.hash_password(PASSWORD), await access.checker.hash_password(f"safe {PASSWORD}")
             await writer.append_access("anna", [UserChanged(1, "anna", "acme", "member", old)], 0)
             hashing = access.checker.hash_password
@@ -554,7 +554,7 @@ def test_the_same_letters_are_the_same_password(door: Door) -> None:
 
 def test_a_token_for_another_service_opens_nothing_here(plane: Plane, door: Door) -> None:
     """What the controller shows billing on behalf of a caller, made here with the secret of the bus: good in form, and refused."""
-    secret = plane._runner.run(shared_secret(plane.bus))
+    (secret,) = plane._runner.run(shared_secrets(plane.bus))()
     now_s = int(time.time())
     token = Token("relay", "x", "", ADMIN.split("_")[1], "", now_s, now_s, now_s + 60)
     assert door("GET", "/api/v1/tasks", key=write_token(secret, token)).status == 401

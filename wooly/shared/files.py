@@ -1,12 +1,17 @@
-"""Replacing a file in one step."""
+"""Replacing a file in one step, and reading it again once it was replaced."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
-__all__ = ["write_atomically"]
+__all__ = ["Reread", "revision_of", "write_atomically"]
+
+T = TypeVar("T")
 
 
 def write_atomically(path: str | Path, data: bytes | bytearray, *, mode: int = 0o644, durable: bool = False) -> None:
@@ -25,3 +30,38 @@ def write_atomically(path: str | Path, data: bytes | bytearray, *, mode: int = 0
     except BaseException:
         Path(new).unlink(missing_ok=True)
         raise
+
+
+def revision_of(paths: Sequence[str | Path]) -> tuple[tuple[int, int, int] | None, ...]:
+    """Changes when one of the files is replaced or written; None for a file that is not there."""
+    return tuple(_revision(path) for path in paths)
+
+
+def _revision(path: str | Path) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+class Reread(Generic[T]):
+    """What ``read()`` makes of the files at ``paths``, made again at the first call after one of them was replaced (one ``stat`` for each
+    file and call, about 1 us). If they cannot be read then, what they held before goes on, and a warning is logged. The constructor raises
+    what ``read`` raises."""
+
+    def __init__(self, paths: Sequence[str | Path], read: Callable[[], T]) -> None:
+        self._paths = paths
+        self._read = read
+        self._revision = revision_of(paths)
+        self._value = read()
+
+    def __call__(self) -> T:
+        revision = revision_of(self._paths)
+        if revision != self._revision:
+            self._revision = revision  # before reading: what is replaced meanwhile is read again
+            try:
+                self._value = self._read()
+            except (OSError, ValueError) as error:
+                logging.getLogger(__name__).warning("%s cannot be read, what it held before stays in use: %s", self._paths[0], error)
+        return self._value

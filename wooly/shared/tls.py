@@ -5,18 +5,49 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
-__all__ = ["client_context", "is_loopback"]
+from wooly.shared.files import Reread
+
+__all__ = ["ReloadingContext", "client_context", "is_loopback"]
+
+
+class ReloadingContext(ssl.SSLContext):
+    """A context whose files may be replaced: connections that begin later use what the files hold then."""
+
+    _current: Reread[ssl.SSLContext]
+
+    @classmethod
+    def of(cls, files: Sequence[str], make: Callable[[], ssl.SSLContext]) -> Self:
+        """``make()``: a context of what ``files`` hold. Raises what it raises."""
+        current = Reread(files, make)
+        self = cls(current().protocol)
+        self.minimum_version = current().minimum_version
+        self._current = current
+        return self
+
+    def wrap_bio(self, *arguments: Any, **options: Any) -> ssl.SSLObject:
+        return self._current().wrap_bio(*arguments, **options)
+
+    def wrap_socket(self, *arguments: Any, **options: Any) -> ssl.SSLSocket:
+        return self._current().wrap_socket(*arguments, **options)
 
 
 def client_context(authorities: str, minimum: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
-    """Checks certificate and name of the other side against the PEM file ``authorities`` (empty: the system's). Raises ValueError."""
+    """Checks certificate and name of the other side against the PEM file ``authorities`` (empty: the system's), which is read again once it
+    was replaced. Raises ValueError."""
+    file = os.path.expanduser(authorities)
+
+    def make() -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=file or None)
+        context.minimum_version = minimum
+        return context
+
     try:
-        context = ssl.create_default_context(cafile=os.path.expanduser(authorities) if authorities else None)
+        return ReloadingContext.of([file], make) if file else make()
     except (OSError, ssl.SSLError) as error:
         raise ValueError(f"WOOLY_TLS_CA={authorities} cannot be used ({error}); name a PEM file with certificates of authorities") from None
-    context.minimum_version = minimum
-    return context
 
 
 def is_loopback(host: str) -> bool:

@@ -8,17 +8,20 @@ WOOLY_AUTH is ``on``, ``off``, or unset: off where that is allowed, else on. Off
 
 The secret is 32 bytes in a bucket that all replicas and billing read. Where services seal their facts it is derived from those bytes and
 their common key, so that a reader of the bus's disk, or a writer of other bytes, cannot compute it. The first service that starts creates
-it. Deleting the key (``nats kv del wooly_access session_secret``) and restarting makes a new one; every browser then logs in again.
+it; then each seal key gives one, and a token counts while the seal key is not retired. Deleting the key
+(``nats kv del wooly_access session_secret``) and restarting makes new bytes; every browser then logs in again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import ipaddress
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -34,7 +37,7 @@ from services.kit.errors import Conflict, LogUnreadable, SettingError, StartErro
 from services.kit.projection import Projection
 from wooly.shared.tls import is_loopback
 
-__all__ = ["BUCKET", "Access", "AccessProjection", "Network", "authentication_on", "hosts_of", "open_access", "shared_secret"]
+__all__ = ["BUCKET", "Access", "AccessProjection", "Network", "authentication_on", "hosts_of", "open_access", "shared_secrets"]
 
 BUCKET: Final = "wooly_access"
 _STREAM: Final = f"KV_{BUCKET}"
@@ -77,17 +80,18 @@ class AccessProjection(Projection):
         self.view = AccessView()
 
 
-async def shared_secret(bus: Bus) -> bytes:
-    """The secret, made now if there is none. Raises StartError when what is there is no secret, BusUnavailable, BusRefused."""
+async def shared_secrets(bus: Bus) -> Callable[[], Sequence[bytes]]:
+    """The secrets of tokens at the moment of a call, the one that signs first; made now if there are none. Raises StartError when what is
+    there is no secret, BusUnavailable, BusRefused."""
     await bus.ensure_stream(_bucket())
     for _ in range(_TRIES):
         revision, found = await bus.message(_STREAM, last_by_subj=_SUBJECT) or (0, b"")
         if found and bus.seal is not None:
-            return bus.seal.secret(found)
+            return partial(bus.seal.secrets, found)
         if found:
             if len(found) != _BYTES:
                 raise StartError(f"{_SUBJECT} holds {len(found)} bytes instead of {_BYTES}; delete it and start again")
-            return found
+            return lambda: (found,)
         with contextlib.suppress(Conflict):  # another replica made it at the same moment
             await bus.publish_acked(_SUBJECT, secrets.token_bytes(_BYTES), expect_last_on_subject=revision)
         await asyncio.sleep(_PAUSE_S)
@@ -114,8 +118,8 @@ _SESSIONS: Final = Rate(30, 10.0)
 
 
 class Access:
-    """``on``: whether requests need authentication. ``proxies``: networks whose forwarded headers are trusted. ``pages``: whether this
-    service has web pages, a login page among them."""
+    """``on``: whether requests need authentication. ``secrets()``: those of tokens, the one that signs first. ``proxies``: networks whose
+    forwarded headers are trusted. ``pages``: whether this service has web pages, a login page among them."""
 
     def __init__(
         self,
@@ -123,18 +127,18 @@ class Access:
         on: bool,
         view: Callable[[], AccessView] = AccessView,
         follows_log: Callable[[], bool] = lambda: True,
-        secret: bytes = b"",
+        secrets: Callable[[], Sequence[bytes]] = tuple,
         proxies: Iterable[Network] = (),
         pages: bool = False,
     ) -> None:
-        if on and len(secret) < 32:
+        if on and min(map(len, secrets()), default=0) < 32:
             raise ValueError("authentication needs a secret of at least 32 bytes")
         self.on = on
         self.checker = Checker(view, follows_log)
         self.proxies = tuple(proxies)
         self.pages = pages
         self._view = view
-        self._secret = secret
+        self._secrets = secrets
         self._begun = Buckets(_SESSIONS)
 
     @property
@@ -195,15 +199,20 @@ class Access:
         return self._token("relay", secrets.token_hex(_SESSION_ID_BYTES), who, now_s, now_s, RELAY_S)
 
     def write(self, token: Token) -> str:
-        return write_token(self._secret, token)
+        return write_token(self._secrets()[0], token)
 
     def csrf(self, session: str) -> str:
-        return csrf_token(self._secret, session)
+        return csrf_token(self._secrets()[0], session)
+
+    def csrf_holds(self, session: str, given: str) -> bool:
+        """Whether ``given`` is what a page of ``session`` sends with its writes."""
+        return any(hmac.compare_digest(csrf_token(secret, session).encode(), given.encode()) for secret in self._secrets())
 
     def read(self, text: str, kind: str) -> tuple[Token, Identity] | None:
         """The token and the identity of its holder now; None for an invalid, expired or revoked one. Raises Unsure."""
         now_ns = time.time_ns()
-        token = read_token(self._secret, text, now_ns // 10**9, kind)
+        found = (read_token(secret, text, now_ns // 10**9, kind) for secret in self._secrets())
+        token = next((token for token in found if token is not None), None)
         if token is None or self.view.session_ended(token.id):
             return None
         self.checker.require_log()
@@ -237,7 +246,7 @@ async def open_access(
     proxies = trusted_proxies(environment.get("WOOLY_TRUSTED_PROXIES", ""))
     if not authentication_on(environment, listens_on):
         return Access(on=False, view=view, follows_log=follows_log, proxies=proxies, pages=pages)
-    return Access(on=True, view=view, follows_log=follows_log, secret=await shared_secret(bus), proxies=proxies, pages=pages)
+    return Access(on=True, view=view, follows_log=follows_log, secrets=await shared_secrets(bus), proxies=proxies, pages=pages)
 
 
 def trusted_proxies(text: str) -> list[Network]:

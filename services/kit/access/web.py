@@ -7,7 +7,6 @@ app = Litestar(handlers, plugins=[AccessPlugin(access)])
 
 from __future__ import annotations
 
-import hmac
 import time
 from dataclasses import dataclass
 from typing import Any, Final
@@ -194,7 +193,7 @@ class AccessMiddleware(ASGIMiddleware):
         if scope.get("method", "GET") not in SAFE_METHODS:
             check_same_site(scope)
             if not public and not _form_route(scope.get("route_handler")):
-                _check_header_token(scope, proof)
+                _check_header_token(self._access, scope, proof)
         return identity, proof
 
     def _sending(self, scope: Scope, send: Send, proof: Proof) -> Send:
@@ -272,7 +271,7 @@ def needs_of(handler: Any) -> str:
 
 def check_form_token(connection: Any, given: str) -> None:
     """For routes with ``csrf="form"``: raises CrossSite unless ``given`` (the form's field) is the session's token."""
-    _compare(proof_of(connection), given)
+    _compare(connection.app.state.access, proof_of(connection), given)
 
 
 def session_cookie_header(access: Access, token: Token, secure: bool) -> str:
@@ -290,13 +289,13 @@ def _cookie(value: str, max_age: int, secure: bool) -> str:
     return cookie.to_header(header="")
 
 
-def _check_header_token(scope: Scope, proof: Proof) -> None:
+def _check_header_token(access: Access, scope: Scope, proof: Proof) -> None:
     given = [value for key, value in scope["headers"] if key.lower() == CSRF_HEADER]
-    _compare(proof, given[0].decode("latin-1") if len(given) == 1 else "")
+    _compare(access, proof, given[0].decode("latin-1") if len(given) == 1 else "")
 
 
-def _compare(proof: Proof, given: str) -> None:
-    if proof.kind == "session" and not hmac.compare_digest(proof.csrf.encode(), given.encode()):
+def _compare(access: Access, proof: Proof, given: str) -> None:
+    if proof.token is not None and not access.csrf_holds(proof.token.id, given):
         raise CrossSite("the page's token is missing or old (header X-CSRF-Token); reload the page")
 
 

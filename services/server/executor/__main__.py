@@ -19,7 +19,7 @@ import msgspec
 from jit.backends import create_engine
 from jit.errors import ToolchainError, UnknownBackend
 from services.kit.log import get_logger, setup_logging
-from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, server_context
+from services.kit.tls import certified_context
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort
 from services.server.executor.loop import Executor
@@ -147,9 +147,7 @@ def _file_room() -> int:
 
 def _tls(settings: ExecutorSettings) -> ssl.SSLContext | None:
     """With the node's certificate; the server has looked that it can be used."""
-    if settings.tls_files is None:
-        return None
-    return server_context(dict(zip((CERT_VARIABLE, KEY_VARIABLE), settings.tls_files, strict=True)))
+    return None if settings.tls_files is None else certified_context(*settings.tls_files)
 
 
 def _model_cache(settings: ExecutorSettings) -> ModelCache | None:

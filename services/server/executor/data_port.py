@@ -39,9 +39,12 @@ from bus_schemas.dataport import (
     decode_request,
 )
 from bus_schemas.frames import HEAD, frame
+from services.kit.log import get_logger
+from services.kit.tls import certified_context
 from services.server.executor.content import Content
 from services.server.executor.model_cache import CachePort
 from services.server.executor.staging import Staging
+from wooly.shared.files import write_atomically
 
 __all__ = ["DataPort"]
 
@@ -276,6 +279,23 @@ class DataPort:
         """The session is over, and so are its connections (any thread): a client that vanished closes none itself."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._end, session)
+
+    def use_certificate(self, pem: bytes) -> None:
+        """Encrypt new connections with this certificate (any thread); ``pem`` holds its key too. An unusable one changes nothing."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._use_certificate, pem)
+
+    def _use_certificate(self, pem: bytes) -> None:
+        file = self._path.with_name(f"{self._path.name}.pem")  # ssl reads certificates from files only
+        try:
+            write_atomically(file, pem, mode=0o600)
+            certified_context(str(file))
+            if self._tls is not None:
+                self._tls.load_cert_chain(file)
+        except OSError as error:
+            get_logger().error("the new certificate cannot be used", problem=str(error))
+        finally:
+            file.unlink(missing_ok=True)
 
     def _end(self, session: str) -> None:
         for connection in [connection for connection in self._open_now if connection.session == session]:

@@ -64,6 +64,7 @@ from services.server.protocol import (
     Shutdown,
     SpaceClosed,
     SpaceOpened,
+    UseCertificate,
     code_domain,
     decode_command,
 )
@@ -214,6 +215,8 @@ class Executor:
                 if session in self._tenants:
                     self._tenants[session].record = record
                     self._memory.prioritise(self._tenants[session], priority)
+            case UseCertificate(pem):
+                self._data_port.use_certificate(pem)
             case JournalAnew():
                 self._memory.journal.anew()
             case Recall(session, after_seq):

@@ -26,7 +26,7 @@ class House:
     def __init__(self) -> None:
         self.view = AccessView()
         self.heard = True
-        self.access = Access(on=True, view=lambda: self.view, follows_log=lambda: self.heard, secret=SECRET)
+        self.access = Access(on=True, view=lambda: self.view, follows_log=lambda: self.heard, secrets=lambda: [SECRET])
         self.runs: list[str] = []
         self.checking = asyncio.Event()
         matches: Callable[[str, str], Coroutine[Any, Any, bool]] = self.access.checker.hasher.matches

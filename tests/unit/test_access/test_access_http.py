@@ -72,7 +72,7 @@ class Door:
         for position, event in enumerate(EVENTS, start=1):
             view.apply(position, event)
         self.view = view
-        self.access = Access(on=on, view=lambda: view, follows_log=lambda: heard, secret=SECRET if on else b"", pages=pages)
+        self.access = Access(on=on, view=lambda: view, follows_log=lambda: heard, secrets=lambda: [SECRET] if on else [], pages=pages)
         handlers = [public, mine, tasks, task, submit, form, page]
         self.client = TestClient(Litestar(handlers, plugins=[AccessPlugin(self.access)]), base_url="http://localhost")
 
@@ -256,9 +256,9 @@ def test_a_route_that_does_not_say_what_it_needs_stops_the_service() -> None:
 
 
 def test_a_secret_has_at_least_32_bytes() -> None:
-    Access(on=True, secret=b"s" * 32).close()
+    Access(on=True, secrets=lambda: [b"s" * 32]).close()
     with pytest.raises(ValueError, match="at least 32"):
-        Access(on=True, secret=b"s" * 31)
+        Access(on=True, secrets=lambda: [b"s" * 31])
 
 
 def test_no_one_is_let_in_while_revocations_cannot_be_heard() -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from bus_schemas.events import ConfigChanged, Event, KeyRevoked, NodeLost, decode_events, encode_events
-from services.kit.seal import HEADER, NAME_HEADER, Seal, SealedLog
+from dataclasses import replace
 
-SEAL = Seal(b"k" * 32)
+import pytest
+
+from bus_schemas.events import ConfigChanged, Event, KeyRevoked, NodeLost, decode_events, encode_events
+from services.kit.seal import HEADER, NAME_HEADER, Seal, SealedLog, SealKey, read_seal_keys, write_seal_keys
+
+
+def sealing(*keys: SealKey) -> Seal:
+    return Seal(lambda: keys)
+
+
+KEY, OTHER_KEY = SealKey(b"k" * 32), SealKey(b"x" * 32)
+SEAL, OTHER = sealing(KEY), sealing(OTHER_KEY)
 ACCESS = "wooly.evt.access.k1"
 NODE = "wooly.evt.node.n1"
 REVOKED = encode_events([KeyRevoked(1, "k1")])
 
 
-def log(since: int | None = 1) -> SealedLog:
-    made = SealedLog(SEAL)
+def log(since: int | None = 1, seal: Seal = SEAL) -> SealedLog:
+    made = SealedLog(seal)
     made.since = since
     return made
 
@@ -36,7 +46,7 @@ def test_whatever_is_changed_breaks_the_seal() -> None:
     assert counts(log(), 5, ACCESS, good, other) == []
     assert counts(log(), 5, "wooly.evt.access.k2", good, REVOKED) == []
     assert counts(log(), 5, ACCESS, {**good, NAME_HEADER: "m2"}, REVOKED) == []
-    assert counts(log(), 5, ACCESS, headers(ACCESS, REVOKED, seal=Seal(b"x" * 32)), REVOKED) == []
+    assert counts(log(), 5, ACCESS, headers(ACCESS, REVOKED, seal=OTHER), REVOKED) == []
     assert counts(log(), 5, ACCESS, {**good, HEADER: "ä"}, REVOKED) == []
 
 
@@ -96,7 +106,34 @@ def test_a_message_on_a_foreign_subject_is_nothing() -> None:
 
 def test_who_chooses_the_salt_does_not_know_the_secret() -> None:
     salt = b"s" * 32
-    made = SEAL.secret(salt)
-    assert len(made) == 32 and made == SEAL.secret(salt) != salt
-    assert made != Seal(b"x" * 32).secret(salt) and made != SEAL.secret(b"t" * 32)
+    (made,) = SEAL.secrets(salt)
+    assert len(made) == 32 and (made,) == SEAL.secrets(salt) != (salt,)
+    assert made not in OTHER.secrets(salt) and made not in SEAL.secrets(b"t" * 32)
     assert made.hex() != SEAL.make("", "", salt), "seals are public"
+
+
+def test_a_key_that_does_not_seal_yet_is_accepted() -> None:
+    seal = sealing(KEY, replace(OTHER_KEY, next=True))
+    assert counts(log(seal=seal), 5, ACCESS, headers(ACCESS, REVOKED, seal=OTHER), REVOKED)
+    assert seal.make(ACCESS, "m1", REVOKED) == SEAL.make(ACCESS, "m1", REVOKED)
+
+
+def test_a_retired_key_counts_up_to_its_position() -> None:
+    seal, old = sealing(OTHER_KEY, replace(KEY, until=5)), headers(ACCESS, REVOKED)
+    assert counts(log(seal=seal), 5, ACCESS, old, REVOKED)
+    assert counts(log(seal=seal), 6, ACCESS, old, REVOKED) == []
+    assert counts(log(seal=seal), 6, ACCESS, headers(ACCESS, REVOKED, seal=OTHER), REVOKED)
+    assert seal.secrets(b"s" * 32) == OTHER.secrets(b"s" * 32), "nor does it sign or verify sessions"
+
+
+def test_keys_of_a_file() -> None:
+    keys = (KEY, replace(OTHER_KEY, next=True), SealKey(b"y" * 32, until=7))
+    assert read_seal_keys(write_seal_keys(keys)) == keys
+    assert read_seal_keys(KEY.key.hex()) == (KEY,), "as earlier revisions wrote it"
+    assert KEY.id != OTHER_KEY.id and KEY.key.hex() not in repr(KEY)
+
+
+@pytest.mark.parametrize("state", ["next", "until=5", "until=", "until=x", "old"])
+def test_a_first_key_that_must_not_seal_is_refused(state: str) -> None:
+    with pytest.raises(ValueError, match=r"no key|invalid literal|unknown"):
+        read_seal_keys(f"{KEY.key.hex()} {state}")

@@ -1,0 +1,142 @@
+"""Steps of a rotation: what is accepted and what signs after each, and that files that were replaced are used without a restart."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+import threading
+from pathlib import Path
+
+import pytest
+
+from services.kit import rotation
+from services.kit.credentials import Credentials
+from services.kit.errors import SettingError
+from services.kit.keyring import Keyring
+from services.kit.seal import HEADER, NAME_HEADER, Seal
+from services.kit.tls import client_context, server_context
+
+NAMES = {part: ["localhost", "127.0.0.1"] for part in ("bus", "controller", "billing", "nodes/n")}
+FACT = ("wooly.evt.access.k", b"fact")
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Keyring:
+    return Keyring.make(tmp_path / "ring", NAMES, ["n"])
+
+
+def seal_of(ring: Keyring, service: str) -> Seal:
+    seal = Credentials.from_environment(ring.environment(service), "tls://127.0.0.1:1").seal
+    assert seal is not None
+    return seal
+
+
+def sealed(seal: Seal) -> dict[str, str]:
+    return {NAME_HEADER: "m", HEADER: seal.make(FACT[0], "m", FACT[1])}
+
+
+def holds(seal: Seal, position: int, headers: dict[str, str]) -> bool:
+    return seal.holds(position, FACT[0], headers, FACT[1])
+
+
+def test_the_seal(ring: Keyring) -> None:
+    controller, billing = seal_of(ring, "controller"), seal_of(ring, "billing")
+    old, secrets = sealed(controller), controller.secrets(b"s")
+    rotation.add(ring.folder, "seal")
+    assert sealed(controller) == old
+    assert controller.secrets(b"s")[0] == secrets[0]
+    rotation.use(ring.folder, "seal")
+    new = sealed(controller)
+    assert new != old and sealed(billing) == new
+    assert all(holds(seal, 9, headers) for seal in (controller, billing) for headers in (old, new))
+    assert controller.secrets(b"s")[1:] == secrets
+    rotation.retire(ring.folder, "seal", 9)
+    assert all(holds(seal, 9, old) and not holds(seal, 10, old) and holds(seal, 10, new) for seal in (controller, billing))
+    assert len(controller.secrets(b"s")) == 1 and controller.secrets(b"s") != secrets
+    rotation.add(ring.folder, "seal")
+    rotation.use(ring.folder, "seal")
+    rotation.retire(ring.folder, "seal", 20)
+    assert holds(billing, 9, old) and not holds(billing, 10, old) and holds(billing, 20, new) and not holds(billing, 21, new)
+    assert [line.partition(" ")[2] for line in rotation.describe(ring.folder, "seal")] == [
+        "signs", "accepted up to event 20", "accepted up to event 9",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", rotation.KINDS)
+def test_steps_out_of_order_are_refused(ring: Keyring, kind: str) -> None:
+    with pytest.raises(SettingError, match="no old key to retire"):
+        rotation.retire(ring.folder, kind, 1)
+    rotation.add(ring.folder, kind)
+    with pytest.raises(SettingError, match="is under way"):
+        rotation.add(ring.folder, kind)
+    with pytest.raises(SettingError, match="no old key to retire"):
+        rotation.retire(ring.folder, kind, 1)
+    rotation.use(ring.folder, kind)
+    with pytest.raises(SettingError, match="is under way"):
+        rotation.add(ring.folder, kind)
+
+
+def connects(server: ssl.SSLContext, client: ssl.SSLContext) -> bool:
+    """Whether the two shake hands."""
+    ours, theirs = socket.socketpair()
+
+    def serve() -> None:
+        try:
+            server.wrap_socket(theirs, server_side=True).close()
+        except OSError:
+            theirs.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        client.wrap_socket(ours, server_hostname="localhost").close()
+    except ssl.SSLCertVerificationError:
+        return False
+    finally:
+        ours.close()
+        thread.join()
+    return True
+
+
+def context_of(ring: Keyring, part: str) -> ssl.SSLContext:
+    context = server_context(ring.environment(part))
+    assert context is not None
+    return context
+
+
+def test_the_authority(ring: Keyring, tmp_path: Path) -> None:
+    stolen = shutil.copytree(ring.folder / "nodes" / "n", tmp_path / "stolen")
+    thief = server_context({"WOOLY_TLS_CERT": str(stolen / "cert.pem"), "WOOLY_TLS_KEY": str(stolen / "key.pem")})
+    assert thief is not None
+    node, billing, client = context_of(ring, "nodes/n"), context_of(ring, "billing"), client_context(ring.environment("controller"))
+    unaware = client_context({"WOOLY_TLS_CA": str(shutil.copyfile(ring.ca, tmp_path / "before.pem"))})
+    assert connects(node, client) and connects(thief, client)
+    rotation.add(ring.folder, "ca")
+    assert connects(node, client) and connects(node, unaware)
+    rotation.use(ring.folder, "ca")
+    assert connects(node, client) and connects(billing, client) and connects(thief, client)
+    assert not connects(node, unaware), "its certificate is of the new authority"
+    rotation.retire(ring.folder, "ca", 0)
+    assert connects(node, client) and connects(billing, client) and not connects(thief, client)
+
+
+def test_certificates_are_renewed_under_the_same_authority(ring: Keyring) -> None:
+    node, client, before = context_of(ring, "nodes/n"), client_context(ring.environment("billing")), ring.ca.read_bytes()
+    old = (ring.folder / "nodes" / "n" / "cert.pem").read_bytes()
+    rotation.use(ring.folder, "ca")
+    assert (ring.folder / "nodes" / "n" / "cert.pem").read_bytes() != old
+    assert ring.ca.read_bytes() == before
+    assert connects(node, client)
+
+
+def test_a_certificate_without_its_key_is_not_used(ring: Keyring) -> None:
+    """The key is replaced before the certificate: a connection in between gets the old ones."""
+    node, client = context_of(ring, "nodes/n"), client_context(ring.environment("billing"))
+    own = ring.folder / "nodes" / "n"
+    key = (own / "key.pem").read_bytes()
+    os.replace(ring.folder / "billing" / "key.pem", own / "key.pem")
+    assert connects(node, client)
+    (own / "key.pem").write_bytes(key)
+    assert connects(node, client)
