@@ -16,8 +16,7 @@ __all__ = [
     "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
     "Forget", "Execute", "Expect", "ChangePriority", "UseCertificate", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command",
     "HeldSession", "Attached", "SpaceOpened", "SpaceClosed", "Prepared", "Compiled", "Executed", "MemoryFreed", "Charged", "Journalled",
-    "Recalled",
-    "Report", "code_domain", "decode_command", "decode_report",
+    "Recalled", "Report", "code_domain", "decode_command", "decode_report",
 ]  # fmt: skip
 
 STOP_WORDS: Final = 8

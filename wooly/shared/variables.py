@@ -46,7 +46,7 @@ _RUNNER: Final = ("runner",)
 VARIABLES: Final[tuple[Variable, ...]] = (
     # The bus, and how a service proves its identity there.
     Variable(
-        "WOOLY_NATS_URL", "URLs, comma-separated", "nats://127.0.0.1:4222 (node); required elsewhere", _EVERY,
+        "WOOLY_NATS_URL", "URLs, comma-separated", "nats://127.0.0.1:4222 (node); required elsewhere", (*_EVERY, "keyring"),
         "Addresses of the bus; all `nats://`, or all `tls://`.",
     ),
     Variable(
@@ -56,7 +56,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable("WOOLY_API_KEY", "API key", "", _EVERY, "The key that the service authenticates with on the bus; used by nodes."),
     Variable("WOOLY_API_KEY_FILE", "path", "", _EVERY, "A file that holds `WOOLY_API_KEY`."),
     Variable("WOOLY_NATS_NKEY", "path", "", _EVERY, "A file with the nkey seed of a service user that the bus configuration lists."),
-    Variable("WOOLY_SEAL_KEY", "path", "", _EVERY, "A file with the hexadecimal key that services sign events with; the same for all."),
+    Variable("WOOLY_SEAL_KEY", "path", "", _EVERY, "A file with the hexadecimal keys that services sign events with; the same for all."),
     Variable("WOOLY_TLS_CA", "path", "the system's authorities", _EVERY, "The CA certificates (PEM) that the service trusts."),
     Variable(
         "WOOLY_TLS_CERT", "path", "", ("node", "controller", "billing"),
