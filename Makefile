@@ -23,6 +23,7 @@ $(STAMP).run: pyproject.toml wooly_server/pyproject.toml
 $(STAMP).dev: $(STAMP).run
 	@echo "installing what tests and linters need into $(VENV): some minutes"
 	PYTHONWARNINGS=ignore $(BIN)/pip install -e '.[client,dev]' -e ./wooly_server
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/npm install --global --prefix $(VENV) --no-fund --no-audit oidc-provider@9.13.3
 	@touch $@
 
 setup: $(STAMP).dev ## create .venv with everything that tests and linters need

@@ -305,7 +305,9 @@ class TenantChanged(msgspec.Struct, array_like=True, frozen=True, tag="tenant.ch
 
 class UserChanged(msgspec.Struct, array_like=True, frozen=True, tag="user.changed.v1"):
     """The new state of a user. ``tenant``: empty for users of the whole cluster. ``role``: admin, operator, member or viewer.
-    ``password_hash``: argon2id as a PHC string; empty: no password (keys only)."""
+    ``password_hash``: argon2id as a PHC string; empty: no password (keys only). ``oidc_name``: the claim by which the OpenID Connect
+    provider names the user at the first login through it; empty: no such login. ``oidc_subject``: issuer and subject of that login,
+    separated by a space; empty: there was none yet."""
 
     at_ns: int
     user: str
@@ -314,6 +316,8 @@ class UserChanged(msgspec.Struct, array_like=True, frozen=True, tag="user.change
     password_hash: str = ""
     title: str = ""
     disabled: bool = False
+    oidc_name: str = ""
+    oidc_subject: str = ""
 
 
 class KeyIssued(msgspec.Struct, array_like=True, frozen=True, tag="key.issued.v1"):

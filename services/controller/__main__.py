@@ -34,6 +34,7 @@ from services.controller.configuration import Configuration
 from services.controller.journals import Journals
 from services.controller.log_projection import LogProjection
 from services.controller.metrics import Gauges
+from services.controller.oidc import OidcProvider
 from services.controller.parts import Parts
 from services.controller.placer import Placer
 from services.controller.reconciler import Reconciler
@@ -188,6 +189,9 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await bootstrap_nodes(os.environ, writer)
         await stack.enter_async_context(BusGuard.from_environment(settings.nats_url, bus, access, projection))
         await stack.enter_async_context(runs)
+        oidc = OidcProvider.from_environment(os.environ)
+        if oidc is not None:
+            await stack.enter_async_context(oidc)
         parts = Parts(
             projection=projection,
             gauges=gauges,
@@ -199,6 +203,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
             runs=runs,
             tasks=tasks,
             audit_key=audit_key(os.environ),
+            oidc=oidc,
         )
         syslog = Syslog.from_environment(os.environ, store, projection, lambda: reconciler.on_duty)
         context = await stack.enter_async_context(UiContext.from_environment())

@@ -12,7 +12,7 @@ from litestar import Litestar, Request, Response, Router
 from services.controller.parts import Parts
 from services.controller.problems import HANDLERS, problem
 from services.controller.routes import access as access_routes
-from services.controller.routes import nodes, system, tasks
+from services.controller.routes import nodes, oidc, system, tasks
 from services.controller.web.templating import page
 from services.kit.access.access import Access
 from services.kit.access.web import HANDLERS as ACCESS_HANDLERS
@@ -30,7 +30,7 @@ _TAGGED: Final = {
     "Placements": tasks.PLACEMENTS,
     "Configuration": system.CONFIG,
     "Service": system.SERVICE,
-    "Login": access_routes.LOGIN,
+    "Login": [*access_routes.LOGIN, *oidc.OIDC],
     "Tenants": access_routes.TENANTS,
     "Users": access_routes.USERS,
     "API keys": access_routes.KEYS,

@@ -33,6 +33,9 @@ Title = Annotated[str, Meta(max_length=TITLE_CHARS_MAX, pattern=TITLE_PATTERN)]
 Role = Literal["admin", "operator", "member", "viewer"]
 Scope = Literal["read", "submit", "operate", "admin", "bus"]
 Password = Annotated[str, Meta(max_length=PASSWORD_MAX)]
+OidcName = Annotated[
+    str, Meta(pattern=r"\A[!-~]{0,254}\Z", description="claim by which the identity provider names the user; empty: no such login")
+]
 TenantOrCluster = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="empty: the whole cluster")]
 _DECADE_S = 10 * 366 * 86_400
 Defaults = Callable[[str, str, bool], tuple[int, int]]
@@ -246,6 +249,7 @@ class NewUserBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     tenant: TenantOrCluster | UnsetType = UNSET
     title: Title = ""
     password: Password = ""
+    oidc_name: OidcName = ""
 
     def __repr__(self) -> str:
         return f"NewUserBody(id={self.id!r})"
@@ -259,6 +263,7 @@ class UserBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     title: Title | UnsetType = UNSET
     disabled: bool | UnsetType = UNSET
     password: Annotated[str, Meta(max_length=PASSWORD_MAX, description="empty: removes the password")] | UnsetType = UNSET
+    oidc_name: OidcName | UnsetType = UNSET
 
     def __repr__(self) -> str:
         return "UserBody()"

@@ -23,6 +23,7 @@ from services.controller.configuration import Configuration
 from services.controller.journals import Journals
 from services.controller.log_projection import LogProjection
 from services.controller.metrics import Gauges
+from services.controller.oidc import OidcProvider
 from services.controller.reconciler import Reconciler
 from services.controller.runs import Runs
 from services.controller.task_index import TaskIndex
@@ -48,6 +49,7 @@ class Parts:
     runs: Runs  #: scripts that runners execute
     tasks: TaskActions
     audit_key: Ed25519PrivateKey | None = None  #: signs exports of audit records
+    oidc: OidcProvider | None = None  #: None: no login through an identity provider
     index: TaskIndex = field(default_factory=TaskIndex)
     nodes: NodeActions = field(init=False)
     groups: GroupActions = field(init=False)

@@ -146,6 +146,8 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("GET", "/help"): Route("anyone"),
     ("GET", "/live"): Route("cluster.read"),
     ("GET", "/login"): Route("public"),
+    ("GET", "/login/oidc"): Route("public"),
+    ("GET", "/login/oidc/callback"): Route("public"),
     ("POST", "/login"): Route("public", form={"key": "wk_"}),
     ("POST", "/logout"): Route("public", form={}),
     ("GET", "/metrics"): Route("cluster.read", closed=True),

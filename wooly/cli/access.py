@@ -192,9 +192,12 @@ def list_users(controller: str, tenant: str | None, as_json: bool) -> None:
 @click.option("--tenant", default=None, metavar="NAME", help="Where they belong (default: where you do).")
 @click.option("--title", default="", help="Their name for people.")
 @click.option("--password", "with_password", is_flag=True, help="Ask for a password (or read it from standard input), for the web pages.")
-def create_user(controller: str, name: str, role: str, tenant: str | None, title: str, with_password: bool) -> None:
+@click.option("--oidc-name", default="", metavar="CLAIM", help="Their name at the identity provider (e-mail address).")
+def create_user(controller: str, name: str, role: str, tenant: str | None, title: str, with_password: bool, oidc_name: str) -> None:
     """Make a user. Without --password they can authenticate by API keys only."""
     body: dict[str, Any] = {"id": name, "role": role, "title": title, "password": _password() if with_password else ""}
+    if oidc_name:
+        body["oidc_name"] = oidc_name
     if tenant is not None:
         body["tenant"] = tenant
     made = send_json("POST", controller, f"{_PATH}/users", body, what=_WHAT)
@@ -208,12 +211,16 @@ def create_user(controller: str, name: str, role: str, tenant: str | None, title
 @click.option("--tenant", default=None, metavar="NAME", help="Where they belong; '' for the whole cluster.")
 @click.option("--title", default=None, help="Their name for people.")
 @click.option("--password", "with_password", is_flag=True, help="Ask for a new password (or read it from standard input).")
-def set_user(controller: str, name: str, role: str | None, tenant: str | None, title: str | None, with_password: bool) -> None:
-    """Change a user. A new password ends their sessions."""
-    given = {"role": role, "tenant": tenant, "title": title, "password": _password() if with_password else None}
+@click.option("--oidc-name", default=None, metavar="CLAIM", help="Their name at the identity provider; '' ends logins through it.")
+def set_user(
+    controller: str, name: str, role: str | None, tenant: str | None, title: str | None, with_password: bool, oidc_name: str | None
+) -> None:
+    """Change a user. A new password, and another name at the identity provider, end their sessions."""
+    password = _password() if with_password else None
+    given = {"role": role, "tenant": tenant, "title": title, "password": password, "oidc_name": oidc_name}
     body = {field: value for field, value in given.items() if value is not None}
     if not body:
-        raise CommandError("nothing to change: give --role, --tenant, --title or --password")
+        raise CommandError("nothing to change: give --role, --tenant, --title, --password or --oidc-name")
     changed = send_json("PATCH", controller, f"{_PATH}/users/{quote(name, safe='')}", body, what=_WHAT)
     echo(f"user {changed['id']}: {changed['role']} of {changed['tenant'] or 'the whole cluster'}")
 

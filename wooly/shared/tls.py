@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from wooly.shared.files import Reread
 
-__all__ = ["ReloadingContext", "client_context", "is_loopback"]
+__all__ = ["ReloadingContext", "client_context", "is_loopback", "outside_context"]
 
 
 class ReloadingContext(ssl.SSLContext):
@@ -47,7 +47,23 @@ def client_context(authorities: str, minimum: ssl.TLSVersion = ssl.TLSVersion.TL
     try:
         return ReloadingContext.of([file], make) if file else make()
     except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"WOOLY_TLS_CA={authorities} cannot be used ({error}); name a PEM file with certificates of authorities") from None
+        raise ValueError(_unusable(authorities, error)) from None
+
+
+def outside_context(authorities: str) -> ssl.SSLContext:
+    """For services of others (TLS 1.2 or later): trusts the system's authorities and those of the PEM file ``authorities`` (empty: none).
+    Raises ValueError."""
+    context = client_context("", ssl.TLSVersion.TLSv1_2)
+    if authorities:
+        try:
+            context.load_verify_locations(os.path.expanduser(authorities))
+        except (OSError, ssl.SSLError) as error:
+            raise ValueError(_unusable(authorities, error)) from None
+    return context
+
+
+def _unusable(authorities: str, error: Exception) -> str:
+    return f"WOOLY_TLS_CA={authorities} cannot be used ({error}); name a PEM file with certificates of authorities"
 
 
 def is_loopback(host: str) -> bool:

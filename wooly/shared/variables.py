@@ -84,6 +84,19 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     ),
     # Controller.
     Variable(
+        "WOOLY_OIDC_ISSUER", "URL", "no login through a provider", _CONTROLLER,
+        "The OpenID Connect provider that the login page offers, exactly as the provider names itself; `https://` beyond loopback.",
+    ),
+    Variable("WOOLY_OIDC_CLIENT_ID", "text", "", _CONTROLLER, "The client that is registered at the provider for the web pages."),
+    Variable(
+        "WOOLY_OIDC_CLIENT_SECRET_FILE", "path", "a public client", _CONTROLLER,
+        "A file with the secret of `WOOLY_OIDC_CLIENT_ID` (sent as `client_secret_basic`).",
+    ),
+    Variable(
+        "WOOLY_OIDC_CLAIM", "email or preferred_username", "email", _CONTROLLER,
+        "The claim that is compared with a user's identity at the first login; `email` only if the provider has verified it.",
+    ),
+    Variable(
         "WOOLY_ETCD_URL", "URL", "JetStream key-value store", _CONTROLLER,
         "The etcd that stores the configuration, instead of a bucket on the bus; `https://` sends the certificate in WOOLY_TLS_CERT.",
     ),

@@ -33,7 +33,7 @@ from services.kit.log import get_logger
 
 __all__ = [
     "AccessLog", "Change", "TenantActions", "visible_tenants", "PASSWORD_MIN", "UserActions", "UserValues", "visible_users", "KeyActions",
-    "KeyValues", "exported_actions", "visible_actions", "visible_keys",
+    "KeyValues", "exported_actions", "matching_user", "visible_actions", "visible_keys",
 ]  # fmt: skip
 PASSWORD_MIN: Final = 12
 _RESERVED: Final = frozenset({"local", "bootstrap", "system", "nobody", "everyone"})
@@ -186,6 +186,7 @@ class UserValues:
     title: str | None = None
     disabled: bool | None = None
     password: str | None = None  #: empty: the user has none
+    oidc_name: str | None = None  #: empty: no login through the identity provider
 
     def __repr__(self) -> str:
         return f"UserValues({self.tenant!r}, {self.role!r}, ...)"  # a password is in no log
@@ -214,18 +215,20 @@ class UserActions:
         by.require("user.write", tenant)
         check_grant(by.identity, role, tenant)
         phc = await self._hash(user, values.password)
-        fact = UserChanged(time.time_ns(), user, tenant, role, phc or "", values.title or "", bool(values.disabled))
+        fact = UserChanged(time.time_ns(), user, tenant, role, phc or "", values.title or "", bool(values.disabled), values.oidc_name or "")
 
         def decide(view: AccessView) -> Change:
             if user in view.users:
                 raise OutOfState(f"user {user} exists")
             _check_tenant(view, fact)
+            _check_oidc_name(view, fact)
             return Change(fact, "user.write", user, tenant, f"created: {role}")
 
         return (await self._log.change(by, decide)).users[user]
 
     async def change(self, by: Caller, user: str, values: UserValues, *, revision: int | None = None) -> User:
-        """A new password ends the user's sessions; a lesser role narrows their keys; another tenant ends their keys of the old one."""
+        """A new password ends the user's sessions; a lesser role narrows their keys; another tenant ends their keys of the old one; another
+        ``oidc_name`` forgets the linked identity, and ends the sessions."""
         await self._log.caught_up()
         self._check_may(by, self.seen(by, user))
         phc = await self._hash(user, values.password)
@@ -235,10 +238,19 @@ class UserActions:
             self._check_may(by, held)
             check(f"user {user}", held.position, revision)
             old = held.fact
-            given = {"tenant": values.tenant, "role": values.role, "password_hash": phc, "title": values.title, "disabled": values.disabled}
+            given = {
+                "tenant": values.tenant,
+                "role": values.role,
+                "password_hash": phc,
+                "title": values.title,
+                "disabled": values.disabled,
+                "oidc_name": values.oidc_name,
+                "oidc_subject": None if values.oidc_name in (None, old.oidc_name) else "",
+            }
             new = replace(old, at_ns=time.time_ns(), **{name: value for name, value in given.items() if value is not None})
             check_grant(by.identity, new.role, new.tenant)
             _check_tenant(view, new)
+            _check_oidc_name(view, new)
             done = _what_changed(old, new)
             return Change(new, "user.write", user, new.tenant, done) if done else None
 
@@ -264,6 +276,22 @@ class UserActions:
 
         return (await self._log.change(by, decide)).users[user]
 
+    async def holder(self, subject: str, name: str, source: str) -> Identity | None:
+        """The identity of the user whom the provider calls ``subject`` and ``name``; the first login links the user to ``subject``."""
+        view = await self._log.caught_up()
+        user = matching_user(view, subject, name)
+        who = view.person(user) if user else None
+        if who is None or view.users[user].fact.oidc_subject:
+            return who
+
+        def decide(view: AccessView) -> Change:
+            if matching_user(view, subject, name) != user:
+                raise Unauthenticated("the user has changed meanwhile")
+            fact = view.users[user].fact
+            return Change(replace(fact, at_ns=time.time_ns(), oidc_subject=subject), "identity.link", user, fact.tenant, subject)
+
+        return (await self._log.change(Caller(who, source), decide)).person(user)
+
     @staticmethod
     def _check_may(by: Caller, held: User) -> None:
         by.require("user.write", held.fact.tenant)
@@ -288,12 +316,39 @@ def _check_tenant(view: AccessView, fact: UserChanged) -> None:
         raise Invalid("tenant", "a member belongs to a tenant")
 
 
+def _check_oidc_name(view: AccessView, fact: UserChanged) -> None:
+    """Raises OutOfState: one identity is one user."""
+    name = fact.oidc_name.lower()
+    if name and any(held.fact.oidc_name.lower() == name for held in view.users.values() if held.fact.user != fact.user):
+        raise OutOfState(f"another user has the identity {fact.oidc_name}", "oidc_name")
+
+
+def matching_user(view: AccessView, subject: str, name: str) -> str:
+    """The user who is linked to ``subject`` (issuer and subject of the provider), else the user without a link whose ``oidc_name`` is
+    ``name`` (a name with an @ in any case: an address); empty: none. Of a linked user the name does not count: it may have passed on to
+    another person."""
+    for user in view.users.values():
+        if user.fact.oidc_subject == subject:
+            return user.fact.user
+    wanted = _one_case(name)
+    for user in view.users.values():
+        if wanted and not user.fact.oidc_subject and _one_case(user.fact.oidc_name) == wanted:
+            return user.fact.user
+    return ""
+
+
+def _one_case(name: str) -> str:
+    """Empty for what is not ASCII: other letters may have several spellings."""
+    return "" if not name.isascii() else name.lower() if "@" in name else name
+
+
 def _what_changed(old: UserChanged, new: UserChanged) -> str:
     changes = {
         f"tenant {new.tenant or '(cluster)'}": old.tenant != new.tenant,
         f"role {new.role}": old.role != new.role,
         "password": old.password_hash != new.password_hash,
         "title": old.title != new.title,
+        f"identity {new.oidc_name or '(none)'}": old.oidc_name != new.oidc_name,
         "disabled" if new.disabled else "enabled": old.disabled != new.disabled,
     }
     return ", ".join(name for name, changed in changes.items() if changed)

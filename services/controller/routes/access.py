@@ -41,6 +41,7 @@ from services.controller.bodies import (
 )
 from services.controller.errors import Invalid, OutOfState
 from services.controller.identity import Caller, caller_of
+from services.controller.oidc import LoginRefused, Person
 from services.controller.parts import Ask, parts_of
 from services.controller.presenters import Json, rfc3339
 from services.controller.presenters.access import action_answer, identity_answer, key_answer, tenant_answer, user_answer
@@ -53,9 +54,10 @@ from services.kit.access.rules import AUDITED, Identity, local_identity
 from services.kit.access.tokens import Token
 from services.kit.access.view import SESSION_END
 from services.kit.access.web import check_form_token, end_cookie, proof_of, session_cookie_header
+from services.kit.log import get_logger
 from wooly.shared.audit_chain import chained, signature_line
 
-__all__ = ["AUDIT", "KEYS", "LOGIN", "TENANTS", "USERS"]
+__all__ = ["AUDIT", "KEYS", "LOGIN", "TENANTS", "USERS", "access_of", "begin_session", "inside", "oidc_identity", "redirect_to"]
 
 TenantId = Annotated[str, Parameter(description="id of a tenant")]
 UserId = Annotated[str, Parameter(description="id of a user")]
@@ -263,7 +265,7 @@ async def post_session(request: Ask, data: LoginBody) -> Response[Json]:
     who, token = await _log_in(request, data.user, data.password, data.key)
     if token is None:
         return Response(identity_answer(who, csrf_token=None))
-    access = _access(request)
+    access = access_of(request)
     headers = {"set-cookie": session_cookie_header(access, token, proof_of(request).secure)}
     return Response(identity_answer(who, csrf_token=access.csrf(token.id)), headers=headers)
 
@@ -282,22 +284,22 @@ async def post_password(request: Ask, data: PasswordBody) -> Response[Json]:
     await parts_of(request).users.change_own_password(caller, data.old_password, data.new_password)
     headers = {}
     if proof_of(request).token is not None:
-        token = await _begin(request, caller.identity)
-        headers = {"set-cookie": session_cookie_header(_access(request), token, proof_of(request).secure)}
+        token = await begin_session(request, caller.identity)
+        headers = {"set-cookie": session_cookie_header(access_of(request), token, proof_of(request).secure)}
     return Response({"changed": True}, headers=headers)
 
 
 @post("/login", status_code=303, summary="What the login page sends", action=None, include_in_schema=False)
 async def post_login(request: Ask, data: Annotated[LoginForm, Body(media_type=RequestEncodingType.URL_ENCODED)]) -> Response[None]:
     check_same_site(request.scope)
-    target = _inside(data.next)
+    target = inside(data.next)
     try:
         _, token = await _log_in(request, data.user, data.password, data.key)
     except (Unauthenticated, Invalid):
-        return _to(f"/login?{urlencode({'failed': 1, 'next': target})}")
+        return redirect_to(f"/login?{urlencode({'failed': 1, 'next': target})}")
     except TooMany as error:
-        return _to(f"/login?{urlencode({'wait': error.wait_s, 'next': target})}")
-    return _to(target, "" if token is None else session_cookie_header(_access(request), token, proof_of(request).secure))
+        return redirect_to(f"/login?{urlencode({'wait': error.wait_s, 'next': target})}")
+    return redirect_to(target, "" if token is None else session_cookie_header(access_of(request), token, proof_of(request).secure))
 
 
 @post("/logout", status_code=303, summary="What the button sends", action=None, csrf="form", include_in_schema=False)
@@ -305,12 +307,12 @@ async def post_logout(request: Ask, data: Annotated[LogoutForm, Body(media_type=
     if proof_of(request).token is not None:
         check_form_token(request, data.csrf)
         await _log_out(request)
-    return _to("/login", end_cookie(proof_of(request).secure))
+    return redirect_to("/login", end_cookie(proof_of(request).secure))
 
 
 async def _log_in(request: Ask, user: str, password: str, key: str) -> tuple[Identity, Token | None]:
     """The identity and its new session (None without authentication). Raises Invalid, Unauthenticated, TooMany, Unsure."""
-    access = _access(request)
+    access = access_of(request)
     if not access.on:
         return local_identity(), None
     source = proof_of(request).source
@@ -319,14 +321,23 @@ async def _log_in(request: Ask, user: str, password: str, key: str) -> tuple[Ide
     who = await (access.identity_of_text(key.strip(), source) if key else access.checker.password(user.strip(), password, source))
     if who is None:
         raise Unauthenticated("the key is not valid")
-    return who, await _begin(request, who)
+    return who, await begin_session(request, who)
 
 
-async def _begin(request: Ask, who: Identity) -> Token:
-    """A new session, recorded in the log. Its id is new, never one that the browser sent."""
-    token = _access(request).begin_session(who)
-    await _note(request, who, _BEGIN, token)
+async def begin_session(request: Ask, who: Identity, proved_by: str = "") -> Token:
+    """A new session, recorded in the log. Its id is new, never one that the browser sent. ``proved_by``: how, for the audit record."""
+    token = access_of(request).begin_session(who)
+    await _note(request, who, _BEGIN, token, proved_by)
     return token
+
+
+async def oidc_identity(request: Ask, person: Person) -> Identity:
+    """The user that the provider's person is. Raises LoginRefused."""
+    who = await parts_of(request).users.holder(person.subject, person.name, proof_of(request).source)
+    if who is None:
+        get_logger().warning("an identity belongs to no user", subject=person.subject, name=person.name)
+        raise LoginRefused("this identity belongs to no user; an administrator names it at the user", "unknown")
+    return who
 
 
 async def _log_out(request: Ask) -> None:
@@ -335,26 +346,27 @@ async def _log_out(request: Ask) -> None:
         await _note(request, caller_of(request).identity, SESSION_END, token)
 
 
-async def _note(request: Ask, who: Identity, action: str, token: Token) -> None:
+async def _note(request: Ask, who: Identity, action: str, token: Token, proved_by: str = "") -> None:
     source = proof_of(request).source
-    done = ActionTaken(time.time_ns(), who.name, who.tenant, action, token.id, f"key {who.key}" if who.key else "password", source)
+    detail = proved_by or (f"key {who.key}" if who.key else "password")
+    done = ActionTaken(time.time_ns(), who.name, who.tenant, action, token.id, detail, source)
     await parts_of(request).access_log.note(Caller(who, source), done)
 
 
-def _inside(target: str) -> str:
+def inside(target: str) -> str:
     """``target`` if it is a path of this site, else the start page: prevents open redirects."""
     plain = target.isprintable() and target.isascii() and "\\" not in target
     return target if plain and target.startswith("/") and not target.startswith("//") else "/"
 
 
-def _to(address: str, cookie: str = "") -> Response[None]:
+def redirect_to(address: str, cookie: str = "") -> Response[None]:
     headers = {"location": address, "cache-control": "no-store"}
     if cookie:
         headers["set-cookie"] = cookie
     return Response(None, status_code=303, headers=headers)
 
 
-def _access(request: Ask) -> Access:
+def access_of(request: Ask) -> Access:
     found: Access = request.app.state.access
     return found
 

@@ -104,7 +104,7 @@ async def change_user(request: Ask, user: str) -> Response[Any]:
     """An empty password leaves the one there is."""
     values = await form_values(request, flags=("disabled",))
     revision = revision_in(values)
-    body, errors = read_as(UserBody, {**values, "title": values.get("title", "")})
+    body, errors = read_as(UserBody, {**values, "title": values.get("title", ""), "oidc_name": values.get("oidc_name", "")})
     if body is None:
         return await _user(request, user, values, errors, 400)
     try:

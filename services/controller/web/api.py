@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from litestar import HttpMethod, Request, Response, get, route
 
 from services.controller.errors import NotThere
-from services.controller.parts import Ask
+from services.controller.parts import Ask, parts_of
 from services.controller.problems import problem
 from services.controller.web.billing import Unreachable
 from services.controller.web.context import context_of
@@ -25,6 +25,13 @@ __all__ = ["ROUTES"]
 
 
 _WAIT_MAX_S: Final = 86_400
+_OIDC_PROBLEMS: Final = {
+    "unavailable": "{host} does not answer. Try again, or log in with a password or a key.",
+    "refused": "{host} did not confirm the login. Try again.",
+    "expired": "The login at {host} took too long, or was begun in another window. Try again.",
+    "unknown": "{host} knows you, but no user here has your identity. An administrator enters it under Settings, Users.",
+}
+"""Why a login through the identity provider failed."""
 _DOCUMENTS: Final = {"controller": "/schema/openapi.json", "billing": "/schema/billing.json"}
 _SENT: Final = ("accept", "content-type", "if-match")
 _RETURNED: Final = ("content-type", "content-disposition", "content-security-policy", "retry-after")
@@ -91,7 +98,12 @@ async def login(request: Request[Any, Any, Any]) -> Response[Any]:
         return redirect(target)
     wait = query.get("wait", "")
     wait_s = min(int(wait), _WAIT_MAX_S) if wait.isascii() and wait.isdigit() and len(wait) < 9 else 0
-    return page(request, "login/page.html", target=target, failed="failed" in query, wait_s=wait_s)
+    oidc = parts_of(request).oidc
+    host = "" if oidc is None else oidc.settings.host
+    problem_said = _OIDC_PROBLEMS.get(query.get("oidc", ""), "").format(host=host) if host else ""
+    return page(
+        request, "login/page.html", target=target, failed="failed" in query, wait_s=wait_s, provider=host, provider_problem=problem_said
+    )
 
 
 ROUTES: Final[list[Any]] = [login, help_page, viewer, billing_document, billing]

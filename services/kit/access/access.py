@@ -30,7 +30,19 @@ from bus_schemas.events import decode_events
 from services.kit.access.checker import Buckets, Checker, Rate
 from services.kit.access.errors import TooMany, Unauthenticated
 from services.kit.access.rules import Identity, local_identity
-from services.kit.access.tokens import RELAY_S, SESSION_MAX_S, SESSION_S, Token, csrf_token, parse_key, read_token, write_token
+from services.kit.access.tokens import (
+    RELAY_S,
+    SESSION_MAX_S,
+    SESSION_S,
+    LoginFlow,
+    Token,
+    csrf_token,
+    parse_key,
+    read_login_flow,
+    read_token,
+    write_login_flow,
+    write_token,
+)
 from services.kit.access.view import AccessView
 from services.kit.bus import Bus
 from services.kit.errors import Conflict, LogUnreadable, SettingError, StartError
@@ -207,6 +219,14 @@ class Access:
     def csrf_holds(self, session: str, given: str) -> bool:
         """Whether ``given`` is what a page of ``session`` sends with its writes."""
         return any(hmac.compare_digest(csrf_token(secret, session).encode(), given.encode()) for secret in self._secrets())
+
+    def write_login_flow(self, flow: LoginFlow) -> str:
+        return write_login_flow(self._secrets()[0], flow)
+
+    def read_login_flow(self, text: str) -> LoginFlow | None:
+        """None for an invalid or expired one."""
+        found = (read_login_flow(secret, text, int(time.time())) for secret in self._secrets())
+        return next((flow for flow in found if flow is not None), None)
 
     def read(self, text: str, kind: str) -> tuple[Token, Identity] | None:
         """The token and the identity of its holder now; None for an invalid, expired or revoked one. Raises Unsure."""

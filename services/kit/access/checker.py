@@ -19,7 +19,7 @@ import ipaddress
 import math
 import time
 import unicodedata
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeVar
@@ -181,6 +181,16 @@ class Checker:
                 raise Unauthenticated(_WRONG_PASSWORD)
             self._limits.good(user, source)
             return who
+
+    @contextlib.contextmanager
+    def attempt(self, kind: str, source: str) -> Iterator[None]:
+        """A login from address ``source`` whose proof another party checks inside the block; what the block raises counts as a failure.
+        Raises TooMany, Unsure."""
+        self.require_log()
+        name = f"{kind} {address_group(source)}"  # of no user: it is not known before
+        self._take(name, source)
+        yield
+        self._limits.good(name, source)
 
     async def hash_password(self, password: str) -> str:
         """The argon2id hash that ``password`` checks against. Raises TooMany."""

@@ -14,11 +14,13 @@ from services.kit.access.access import Network
 from services.kit.access.errors import CrossSite, Unauthenticated
 from wooly.shared.tls import is_loopback
 
-__all__ = ["SAFE_METHODS", "address_of", "bearer", "check_same_site", "is_secure", "session_cookie", "session_cookie_name"]
+__all__ = ["FLOW", "SAFE_METHODS", "SESSION", "address_of", "bearer", "check_same_site", "cookie_name", "is_secure", "read_cookie"]
 
 Scope = Any
 SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_COOKIE: Final = "wooly_session"
+SESSION: Final = "wooly_session"
+FLOW: Final = "wooly_login"
+"""The cookie of a login at an OpenID Connect provider."""
 
 
 def address_of(scope: Scope, proxies: Iterable[Network]) -> str:
@@ -57,14 +59,14 @@ def bearer(scope: Scope) -> str:
     return text.strip()
 
 
-def session_cookie_name(secure: bool) -> str:
+def cookie_name(cookie: str, secure: bool) -> str:
     """Under TLS the prefix binds the cookie to this very host: no sibling domain and no plain-text page can plant one."""
-    return f"__Host-{_COOKIE}" if secure else _COOKIE
+    return f"__Host-{cookie}" if secure else cookie
 
 
-def session_cookie(scope: Scope, secure: bool) -> str:
-    """The session's token; empty when there is none, or more than one (one of them may be planted by another site)."""
-    name = session_cookie_name(secure)
+def read_cookie(scope: Scope, cookie: str, secure: bool) -> str:
+    """The cookie's value; empty when there is none, or more than one (one of them may be planted by another site)."""
+    name = cookie_name(cookie, secure)
     found = [
         value
         for header in _all(scope, b"cookie")

@@ -46,8 +46,8 @@ Action = Literal[
 ]
 
 ACTIONS: Final[frozenset[str]] = frozenset(get_args(Action))
-AUDITED: Final = ACTIONS | {"session.begin", "session.end", "session.fail", "access.deny", "password.change"}
-"""What an audit record may name: an action, an operation on one's own session or password, or a refusal."""
+AUDITED: Final = ACTIONS | {"session.begin", "session.end", "session.fail", "access.deny", "password.change", "identity.link"}
+"""What an audit record may name: an action, an operation on one's own session, password or identity, or a refusal."""
 ROLES: Final = ("admin", "operator", "member", "viewer", "node", "service")
 PEOPLE: Final = ("admin", "operator", "member", "viewer")
 """Roles a user may have; the others are for keys of programs."""

@@ -3,7 +3,8 @@
 An API key is ``wk_<id>_<secret>``: the id is public and appears in subjects and in the log; the secret is shown once.
 
 A token is a payload and its HMAC-SHA-256 under a secret that all replicas share. It names a user or a key, never rights: those are looked
-up in the log at every use. A service presents a relay token on behalf of its caller.
+up in the log at every use. A service presents a relay token on behalf of its caller. A browser that logs in at an OpenID Connect provider
+keeps its ``LoginFlow`` in the same form.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import hmac
 import re
 import secrets
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 __all__ = [
-    "KEY_ID", "KeyText", "RELAY_S", "RENEW_AFTER_S", "SESSION_MAX_S", "SESSION_S", "Token", "csrf_token", "is_key_id", "make_key",
-    "parse_key", "read_token", "write_token",
+    "FLOW_S", "KEY_ID", "KeyText", "LoginFlow", "RELAY_S", "RENEW_AFTER_S", "SESSION_MAX_S", "SESSION_S", "Token", "csrf_token",
+    "is_key_id", "make_key", "make_login_flow", "parse_key", "read_login_flow", "read_token", "write_login_flow", "write_token",
 ]  # fmt: skip
 
 _KEY_ID_BYTES: Final = 10
@@ -35,8 +36,11 @@ RENEW_AFTER_S: Final = 5 * 60
 SESSION_MAX_S: Final = 12 * 3600
 """Longest duration of a session, however much it is used."""
 RELAY_S: Final = 60
-_TEXT_MAX: Final = 1024
+FLOW_S: Final = 600
+"""Time for a login at an OpenID Connect provider."""
+_TEXT_MAX: Final = 4096
 _PREFIX: Final = "wt_"
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,27 +91,60 @@ class Token(msgspec.Struct, array_like=True, frozen=True):
     expires_s: int
 
 
-_decoder: Final = msgspec.msgpack.Decoder(Token)
-
-
 def write_token(secret: bytes, token: Token) -> str:
-    payload = msgspec.msgpack.encode(token)
-    return f"{_PREFIX}{_text(payload)}.{_text(_mac(secret, payload))}"
+    return _signed(secret, b"token", token)
 
 
 def read_token(secret: bytes, text: str, now_s: int, kind: str) -> Token | None:
     """The token, None unless its MAC and its kind are right and it has not expired."""
+    token = _read(secret, b"token", text, Token)
+    return token if token is not None and token.kind == kind and token.issued_s - 60 <= now_s < token.expires_s else None
+
+
+class LoginFlow(msgspec.Struct, array_like=True, frozen=True):
+    """A login at an OpenID Connect provider that a browser has begun; it keeps this in a cookie."""
+
+    state: str
+    nonce: str
+    #: of PKCE (RFC 7636)
+    verifier: str
+    #: the page to go to after it
+    target: str
+    #: Unix seconds
+    expires_s: int
+
+
+def make_login_flow(target: str, now_s: int) -> LoginFlow:
+    state, nonce, verifier = (secrets.token_urlsafe(32) for _ in range(3))
+    return LoginFlow(state, nonce, verifier, target, now_s + FLOW_S)
+
+
+def write_login_flow(secret: bytes, flow: LoginFlow) -> str:
+    return _signed(secret, b"flow", flow)
+
+
+def read_login_flow(secret: bytes, text: str, now_s: int) -> LoginFlow | None:
+    """None unless its MAC is right and it has not expired."""
+    flow = _read(secret, b"flow", text, LoginFlow)
+    return flow if flow is not None and now_s < flow.expires_s else None
+
+
+def _signed(secret: bytes, purpose: bytes, value: msgspec.Struct) -> str:
+    payload = msgspec.msgpack.encode(value)
+    return f"{_PREFIX}{_text(payload)}.{_text(_mac(secret, purpose, payload))}"
+
+
+def _read(secret: bytes, purpose: bytes, text: str, kind: type[T]) -> T | None:
     if len(text) > _TEXT_MAX or not text.startswith(_PREFIX):
         return None
     payload_text, dot, mac_text = text.removeprefix(_PREFIX).partition(".")
     payload, mac = _bytes(payload_text), _bytes(mac_text)
-    if not dot or payload is None or mac is None or not hmac.compare_digest(mac, _mac(secret, payload)):
+    if not dot or payload is None or mac is None or not hmac.compare_digest(mac, _mac(secret, purpose, payload)):
         return None
     try:
-        token = _decoder.decode(payload)
+        return msgspec.msgpack.decode(payload, type=kind)
     except msgspec.DecodeError:
         return None  # written by another version: its holder logs in again
-    return token if token.kind == kind and token.issued_s - 60 <= now_s < token.expires_s else None
 
 
 def csrf_token(secret: bytes, session: str) -> str:
@@ -115,8 +152,8 @@ def csrf_token(secret: bytes, session: str) -> str:
     return _text(hmac.digest(secret, b"csrf\0" + session.encode(), hashlib.sha256))
 
 
-def _mac(secret: bytes, payload: bytes) -> bytes:
-    return hmac.digest(secret, b"token\0" + payload, hashlib.sha256)
+def _mac(secret: bytes, purpose: bytes, payload: bytes) -> bytes:
+    return hmac.digest(secret, purpose + b"\0" + payload, hashlib.sha256)
 
 
 def _text(data: bytes) -> str:

@@ -37,8 +37,8 @@ class User:
 
     @property
     def stamp(self) -> str:
-        """Changes with the password, so that sessions begun with another one end."""
-        return blake3.blake3(self.fact.password_hash.encode()).hexdigest(8)
+        """Changes with the password and the provider's identity, so that sessions begun with others end."""
+        return blake3.blake3(f"{self.fact.password_hash}{self.fact.oidc_subject}".encode()).hexdigest(8)
 
 
 @dataclass(frozen=True, slots=True)

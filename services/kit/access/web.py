@@ -29,24 +29,27 @@ from services.kit.access.access import Access
 from services.kit.access.checker import address_group
 from services.kit.access.errors import CrossSite, Forbidden, Hidden, Unauthenticated
 from services.kit.access.headers import (
+    FLOW,
     SAFE_METHODS,
+    SESSION,
     address_of,
     bearer,
     check_local_host,
     check_same_site,
+    cookie_name,
     is_secure,
-    session_cookie,
-    session_cookie_name,
+    read_cookie,
 )
 from services.kit.access.refusals import DENIED, Refusal
 from services.kit.access.rules import ACTIONS, Action, Identity, local_identity, may_at_all
-from services.kit.access.tokens import RENEW_AFTER_S, Token
+from services.kit.access.tokens import FLOW_S, RENEW_AFTER_S, LoginFlow, Token
 from services.kit.errors import RequestError
 from services.kit.problems import Handlers, refused
 
 __all__ = [
     "ANONYMOUS", "ANYONE", "CSRF_FIELD", "CSRF_HEADER", "HANDLERS", "PUBLIC", "AccessPlugin", "Proof", "audit_record", "check_form_token",
-    "end_cookie", "identity_of", "permit", "proof_of", "relay_authorization", "session_cookie_header", "tenant_filter", "tenant_of",
+    "end_cookie", "identity_of", "login_flow_cookie", "permit", "proof_of", "relay_authorization", "session_cookie_header", "tenant_filter",
+    "tenant_of",
 ]  # fmt: skip
 
 ANONYMOUS = Identity("", "", "")
@@ -185,7 +188,7 @@ class AccessMiddleware(ASGIMiddleware):
             if relayed is None:
                 raise Unauthenticated("the key is not valid")
             return relayed[1], Proof("relay", source, secure)
-        found = self._access.read(session_cookie(scope, secure), "session")
+        found = self._access.read(read_cookie(scope, SESSION, secure), "session")
         if found is None:
             return ANONYMOUS, Proof("none", source, secure)
         token, identity = found
@@ -276,17 +279,21 @@ def check_form_token(connection: Any, given: str) -> None:
 
 def session_cookie_header(access: Access, token: Token, secure: bool) -> str:
     """The Set-Cookie of a session."""
-    return _cookie(access.write(token), max(1, token.expires_s - token.issued_s), secure)
+    return _cookie(SESSION, access.write(token), max(1, token.expires_s - token.issued_s), secure).to_header(header="")
 
 
 def end_cookie(secure: bool) -> str:
     """The Set-Cookie that makes a browser forget its session."""
-    return _cookie("", 0, secure)
+    return _cookie(SESSION, "", 0, secure).to_header(header="")
 
 
-def _cookie(value: str, max_age: int, secure: bool) -> str:
-    cookie = Cookie(session_cookie_name(secure), value=value, path="/", max_age=max_age, httponly=True, secure=secure, samesite="lax")
-    return cookie.to_header(header="")
+def login_flow_cookie(access: Access, flow: LoginFlow | None, secure: bool) -> Cookie:
+    """The cookie of a login at an OpenID Connect provider; None: the browser forgets it."""
+    return _cookie(FLOW, "" if flow is None else access.write_login_flow(flow), 0 if flow is None else FLOW_S, secure)
+
+
+def _cookie(name: str, value: str, max_age: int, secure: bool) -> Cookie:
+    return Cookie(cookie_name(name, secure), value=value, path="/", max_age=max_age, httponly=True, secure=secure, samesite="lax")
 
 
 def _check_header_token(access: Access, scope: Scope, proof: Proof) -> None:
@@ -300,7 +307,7 @@ def _compare(access: Access, proof: Proof, given: str) -> None:
 
 
 def _sets_session(message: Any, secure: bool) -> bool:
-    start = f"{session_cookie_name(secure)}=".encode()
+    start = f"{cookie_name(SESSION, secure)}=".encode()
     return any(key.lower() == b"set-cookie" and value.startswith(start) for key, value in message.get("headers", ()))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from services.kit.access.access import authentication_on, hosts_of
 from services.kit.access.checker import FailureLimits, Rate, address_group
 from services.kit.access.errors import CrossSite, Forbidden, Unauthenticated
-from services.kit.access.headers import address_of, bearer, check_local_host, check_same_site, is_secure, session_cookie
+from services.kit.access.headers import SESSION, address_of, bearer, check_local_host, check_same_site, is_secure, read_cookie
 from services.kit.access.rules import ROLES, SCOPES, Action, Identity, allowed, check_grant, may_at_all, rights
 from services.kit.access.tokens import SESSION_S, Token, make_key, parse_key, read_token, write_token
 from services.kit.errors import SettingError
@@ -259,11 +259,11 @@ def test_one_bearer_token_and_nothing_else() -> None:
 
 
 def test_two_session_cookies_are_none() -> None:
-    assert session_cookie(scope(("cookie", "a=b; wooly_session=x")), False) == "x"
-    assert session_cookie(scope(("cookie", "wooly_session=x; wooly_session=y")), False) == ""
-    assert session_cookie(scope(("cookie", "wooly_session=x"), ("cookie", "wooly_session=y")), False) == ""
-    assert session_cookie(scope(("cookie", "wooly_session=x")), True) == ""
-    assert session_cookie(scope(("cookie", "__Host-wooly_session=x; wooly_session=planted")), True) == "x"
+    assert read_cookie(scope(("cookie", "a=b; wooly_session=x")), SESSION, False) == "x"
+    assert read_cookie(scope(("cookie", "wooly_session=x; wooly_session=y")), SESSION, False) == ""
+    assert read_cookie(scope(("cookie", "wooly_session=x"), ("cookie", "wooly_session=y")), SESSION, False) == ""
+    assert read_cookie(scope(("cookie", "wooly_session=x")), SESSION, True) == ""
+    assert read_cookie(scope(("cookie", "__Host-wooly_session=x; wooly_session=planted")), SESSION, True) == "x"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,273 @@
+"""Client of an OpenID Connect provider: discovery, the authorisation code flow with PKCE (pages), validation of ID tokens.
+
+Sources: OpenID Connect Core 1.0 (3.1.3.7: validation), Discovery 1.0, RFC 7636 (PKCE), RFC 9207 (``iss`` of the response), RFC 8725.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import httpx
+import msgspec
+from joserfc import jwt
+from joserfc.errors import InvalidKeyIdError, JoseError
+from joserfc.jwk import KeySet
+
+from services.kit.access.checker import Buckets, Rate
+from services.kit.access.errors import Unauthenticated
+from services.kit.access.tokens import LoginFlow
+from services.kit.errors import RequestError, SettingError
+from services.kit.log import get_logger
+from services.kit.tls import CA_VARIABLE
+from wooly.shared.tls import is_loopback, outside_context
+
+__all__ = ["ALGORITHMS", "LoginRefused", "OidcProvider", "OidcSettings", "Person", "ProviderUnavailable", "person_of", "read_id_token"]
+
+ALGORITHMS: Final = ("RS256", "PS256", "ES256")
+"""Signatures of ID tokens that are accepted: asymmetric ones only, so that a public key is never taken for a secret."""
+CLAIMS: Final = ("email", "preferred_username")
+SCOPE: Final = "openid email profile"
+_TIMEOUT_S: Final = 5.0
+_CACHED_S: Final = 600.0
+_LEEWAY_S: Final = 60
+_FRESH_S: Final = 300
+"""An ID token is accepted for so long after it was issued."""
+_REFETCHES: Final = Rate(5, 60.0)
+"""Of the provider's keys, because a token names an unknown one."""
+T = TypeVar("T")
+
+
+class ProviderUnavailable(RequestError):
+    """The identity provider does not answer, or not as OpenID Connect Discovery and RFC 6749 say."""
+
+    status, kind, title = 503, "unavailable", "Not available now"
+
+
+class LoginRefused(Unauthenticated):
+    """``reason``: ``refused`` (the provider's answer is not valid), ``unknown`` (it is, but no user of ours is meant)."""
+
+    def __init__(self, message: str, reason: str = "refused") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class OidcSettings:
+    issuer: str
+    #: of the pages; a client with a secret, or a public one
+    client_id: str
+    client_secret: str = field(default="", repr=False)
+    #: the claim that names a user at the first login, one of CLAIMS
+    claim: str = "email"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self | None:
+        """None without WOOLY_OIDC_ISSUER. Raises SettingError."""
+        issuer, client = environment.get("WOOLY_OIDC_ISSUER", "").strip(), environment.get("WOOLY_OIDC_CLIENT_ID", "").strip()
+        if not issuer and not client:
+            return None
+        if not client or not _is_safe(issuer):
+            raise SettingError(
+                f"WOOLY_OIDC_ISSUER={issuer} and WOOLY_OIDC_CLIENT_ID={client} go together, and the issuer begins with https:// "
+                "(http:// on loopback only)"
+            )
+        claim = environment.get("WOOLY_OIDC_CLAIM", "").strip() or "email"
+        if claim not in CLAIMS:
+            raise SettingError(f"WOOLY_OIDC_CLAIM is {claim!r}; write {' or '.join(CLAIMS)}")
+        path = environment.get("WOOLY_OIDC_CLIENT_SECRET_FILE", "").strip()
+        try:
+            secret = Path(path).read_text().strip() if path else ""
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingError(f"WOOLY_OIDC_CLIENT_SECRET_FILE={path} cannot be read: {error}") from None
+        return cls(issuer, client, secret, claim)
+
+    @property
+    def host(self) -> str:
+        """The provider's name for people."""
+        return urlsplit(self.issuer).hostname or self.issuer
+
+
+def _is_safe(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.hostname) and (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or "")))
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """The authenticated subject of an ID token."""
+
+    #: issuer and subject, separated by a space: the only claims that are stable
+    subject: str
+    #: the configured claim; empty: the token has none, or an address that the provider has not verified
+    name: str
+
+
+def person_of(claims: Mapping[str, Any], claim: str) -> Person:
+    name = claims.get(claim)
+    known = isinstance(name, str) and (claim != "email" or claims.get("email_verified") is True)
+    return Person(f"{claims['iss']} {claims['sub']}", str(name) if known else "")
+
+
+def read_id_token(text: str, keys: KeySet, *, issuer: str, client_id: str, now_s: int, nonce: str) -> dict[str, Any]:
+    """The claims of an ID token that was issued to ``client_id`` in the last minutes. ``nonce``: of the login that asked for it. Raises
+    InvalidKeyIdError for a key that is not in ``keys``, else JoseError or ValueError."""
+    claims = jwt.decode(text, keys, algorithms=ALGORITHMS).claims
+    jwt.JWTClaimsRegistry(
+        now=now_s,
+        leeway=_LEEWAY_S,
+        iss={"essential": True, "value": issuer},
+        aud={"essential": True, "value": client_id},
+        sub={"essential": True},
+        exp={"essential": True},
+        iat={"essential": True},
+    ).validate(claims)
+    if claims["iat"] < now_s - _FRESH_S - _LEEWAY_S:
+        raise ValueError("it was issued too long ago")
+    party = claims.get("azp", client_id if isinstance(claims["aud"], str) or len(claims["aud"]) == 1 else None)
+    if party != client_id:
+        raise ValueError("it was issued to another client")
+    if not (isinstance(claims.get("nonce"), str) and hmac.compare_digest(claims["nonce"].encode(), nonce.encode())):
+        raise ValueError("its nonce is not the one of this login")
+    return claims
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    """OpenID Connect Discovery 1.0, section 3."""
+
+    issuer: str
+    authorization_endpoint: str
+    token_endpoint: str
+    jwks_uri: str
+
+
+class _Tokens(msgspec.Struct, frozen=True):
+    id_token: str
+
+
+class OidcProvider:
+    """``async with OidcProvider(settings)``. Every method raises ProviderUnavailable, and those that read tokens LoginRefused."""
+
+    def __init__(self, settings: OidcSettings, *, authorities: str = "") -> None:
+        """``authorities``: a PEM file of CAs that are trusted beside the system's. Raises SettingError."""
+        self.settings = settings
+        self._refetches = Buckets(_REFETCHES)
+        self._metadata: _Metadata | None = None
+        self._keys: KeySet | None = None
+        #: when metadata and keys are fetched again, monotonic
+        self._metadata_until_s = self._keys_until_s = 0.0
+        try:
+            self._verify = outside_context(authorities)
+        except ValueError as error:
+            raise SettingError(str(error)) from None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self | None:
+        """None where no provider is configured. Raises SettingError."""
+        settings = OidcSettings.from_environment(environment)
+        return None if settings is None else cls(settings, authorities=environment.get(CA_VARIABLE, "").strip())
+
+    async def __aenter__(self) -> Self:
+        self._http = httpx.AsyncClient(timeout=_TIMEOUT_S, verify=self._verify, follow_redirects=False)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        await self._http.aclose()
+
+    async def login_url(self, flow: LoginFlow, redirect_uri: str) -> str:
+        """Where the browser is sent to log in."""
+        challenge = base64.urlsafe_b64encode(hashlib.sha256(flow.verifier.encode()).digest()).decode().rstrip("=")
+        asked = {
+            "response_type": "code",
+            "client_id": self.settings.client_id,
+            "redirect_uri": redirect_uri,
+            "scope": SCOPE,
+            "state": flow.state,
+            "nonce": flow.nonce,
+            "code_challenge": challenge,
+            "code_challenge_method": "S256",
+        }
+        endpoint = (await self._discovered()).authorization_endpoint
+        return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}"
+
+    async def redeem(self, answer: Mapping[str, str], flow: LoginFlow, redirect_uri: str) -> Person:
+        """Exchange the code in the provider's ``answer`` (the query of the callback) for the person who logged in."""
+        if answer.get("iss", self.settings.issuer) != self.settings.issuer or not answer.get("code"):
+            raise LoginRefused("the identity provider did not confirm the login")
+        form = {
+            "grant_type": "authorization_code",
+            "code": answer["code"],
+            "redirect_uri": redirect_uri,
+            "client_id": self.settings.client_id,
+            "code_verifier": flow.verifier,
+        }
+        secret = self.settings.client_secret
+        basic = (quote(self.settings.client_id, safe=""), quote(secret, safe="")) if secret else None  # RFC 6749, 2.3.1
+        found = await self._asked(_Tokens, "POST", (await self._discovered()).token_endpoint, data=form, auth=basic)
+        return await self._person(found.id_token, flow.nonce)
+
+    async def _person(self, id_token: str, nonce: str) -> Person:
+        """The subject of an ID token. A token that names an unknown key makes us fetch the keys once: the
+        provider may have new ones."""
+        try:
+            try:
+                claims = self._read(id_token, await self._key_set(), nonce)
+            except InvalidKeyIdError:
+                claims = self._read(id_token, await self._key_set(again=True), nonce)
+        except (JoseError, ValueError) as error:
+            get_logger().warning("an ID token was refused", reason=str(error)[:200])
+            raise LoginRefused("the ID token is not valid; the controller's log names the reason") from None
+        return person_of(claims, self.settings.claim)
+
+    def _read(self, text: str, keys: KeySet, nonce: str) -> dict[str, Any]:
+        issuer, client_id = self.settings.issuer, self.settings.client_id
+        return read_id_token(text, keys, issuer=issuer, client_id=client_id, now_s=int(time.time()), nonce=nonce)
+
+    async def _discovered(self) -> _Metadata:
+        if self._metadata is None or time.monotonic() >= self._metadata_until_s:
+            found = await self._asked(_Metadata, "GET", self.settings.issuer.rstrip("/") + "/.well-known/openid-configuration")
+            if found.issuer != self.settings.issuer:
+                raise self._unavailable(f"it calls itself {found.issuer}; set WOOLY_OIDC_ISSUER to exactly that")
+            if not all(_is_safe(url) for url in (found.authorization_endpoint, found.token_endpoint, found.jwks_uri)):
+                raise self._unavailable("it names endpoints without https://")
+            self._metadata, self._metadata_until_s = found, time.monotonic() + _CACHED_S
+        return self._metadata
+
+    async def _key_set(self, *, again: bool = False) -> KeySet:
+        if again:
+            if self._refetches.wait_ns("", time.monotonic_ns()):
+                raise ValueError("its key is unknown")
+            self._refetches.take("", time.monotonic_ns())
+        if again or self._keys is None or time.monotonic() >= self._keys_until_s:
+            found = await self._asked(dict[str, Any], "GET", (await self._discovered()).jwks_uri)
+            try:
+                self._keys = KeySet.import_key_set(found)  # type: ignore[arg-type]  # checked by this call
+            except (JoseError, ValueError, KeyError, TypeError) as error:
+                raise self._unavailable(f"its keys cannot be read: {error}") from None
+            self._keys_until_s = time.monotonic() + _CACHED_S
+        return self._keys
+
+    async def _asked(self, kind: type[T], method: str, url: str, **more: Any) -> T:
+        """The JSON answer. A refusal of the code (RFC 6749, 5.2) raises LoginRefused."""
+        try:
+            answer = await self._http.request(method, url, headers={"accept": "application/json"}, **more)
+        except httpx.HTTPError as error:
+            raise self._unavailable(f"it does not answer ({type(error).__name__})") from None
+        if method == "POST" and answer.status_code == 400:
+            raise LoginRefused("the identity provider does not accept the login any more")
+        try:
+            return msgspec.json.decode(answer.raise_for_status().content, type=kind)
+        except (httpx.HTTPStatusError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise self._unavailable(f"{url} answers with status {answer.status_code}: {error}") from None
+
+    def _unavailable(self, reason: str) -> ProviderUnavailable:
+        get_logger().warning("the identity provider is not available", issuer=self.settings.issuer, reason=reason[:500])
+        return ProviderUnavailable(f"the identity provider {self.settings.host} is not available; use a password or a key, or try again")
