@@ -22,9 +22,9 @@ from wooly.api import Client
 from wooly.errors import ApiError, ConfigError, NoServerError, ProtocolError
 
 LEFT_OUT = {
-    ("DELETE", "/api/v1/session"), ("GET", "/api/v1/billing/budgets/{tenant}"), ("GET", "/api/v1/billing/ledger"),
-    ("GET", "/api/v1/keys/{key}"), ("GET", "/api/v1/placements"), ("GET", "/api/v1/tenants/{tenant}"), ("GET", "/api/v1/users/{user}"),
-    ("POST", "/api/v1/placements/query"), ("POST", "/api/v1/session"), ("POST", "/api/v1/session/password"),
+    ("DELETE", "/api/v1/session"), ("GET", "/api/v1/audit/export"), ("GET", "/api/v1/billing/budgets/{tenant}"),
+    ("GET", "/api/v1/billing/ledger"), ("GET", "/api/v1/keys/{key}"), ("GET", "/api/v1/placements"), ("GET", "/api/v1/tenants/{tenant}"),
+    ("GET", "/api/v1/users/{user}"), ("POST", "/api/v1/placements/query"), ("POST", "/api/v1/session"), ("POST", "/api/v1/session/password"),
 }  # fmt: skip
 """Operations that the client has no method for."""
 
@@ -145,7 +145,9 @@ def use(client: Client) -> None:
     assert {tenant.id for tenant in client.tenants().items} >= {HOME, OTHER, "initech"}
     user = client.create_user("peter", "member", tenant="initech", title="Peter", password="a cover sheet on each")
     assert user.has_password
-    changed = client.change_user("peter", role="viewer", tenant="initech", title="P.", disabled=False, password="")
+    changed = client.change_user(
+        "peter", role="viewer", tenant="initech", title="P.", disabled=False, password="", oidc_name="peter@example.org"
+    )
     assert (changed.role, changed.has_password) == ("viewer", False) and client.users(tenant="initech").total == 1
     key = client.create_key(title="of peter", user="peter", tenant="initech", role="viewer", scopes=("read",), expires_in_s=3600)
     assert key.key.startswith("wk_") and key.key not in repr(key)

@@ -464,7 +464,8 @@ class Tenant(msgspec.Struct, frozen=True):
 
 
 class User(msgspec.Struct, frozen=True):
-    """``tenant`` None: the whole cluster."""
+    """``tenant`` None: the whole cluster. ``oidc_name``: how the identity provider names the user (None: no login through it);
+    ``oidc_linked``: an identity of the provider has logged in as this user."""
 
     id: str
     tenant: str | None
@@ -472,6 +473,8 @@ class User(msgspec.Struct, frozen=True):
     title: str
     disabled: bool
     has_password: bool
+    oidc_name: str | None
+    oidc_linked: bool
     updated_at: datetime
     revision: int
 

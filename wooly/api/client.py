@@ -368,9 +368,11 @@ class Client:
     def users(self, *, tenant: str | None = None) -> Page[User]:
         return self._get("users", Page[User], tenant=tenant)
 
-    def create_user(self, user: str, role: str, *, tenant: str | UnsetType = UNSET, title: str = "", password: str = "") -> User:
-        """``tenant``: empty for the whole cluster; not given: the caller's own."""
-        body = {"id": user, "role": role, "tenant": tenant, "title": title, "password": password}
+    def create_user(
+        self, user: str, role: str, *, tenant: str | UnsetType = UNSET, title: str = "", password: str = "", oidc_name: str = ""
+    ) -> User:
+        """``tenant``: empty for the whole cluster; not given: the caller's own. ``oidc_name``: as in User."""
+        body = {"id": user, "role": role, "tenant": tenant, "title": title, "password": password, "oidc_name": oidc_name}
         return self._send("POST", "users", User, body)
 
     def change_user(
@@ -382,8 +384,9 @@ class Client:
         title: str | UnsetType = UNSET,
         disabled: bool | UnsetType = UNSET,
         password: str | UnsetType = UNSET,
+        oidc_name: str | UnsetType = UNSET,
     ) -> User:
-        body = {"role": role, "tenant": tenant, "title": title, "disabled": disabled, "password": password}
+        body = {"role": role, "tenant": tenant, "title": title, "disabled": disabled, "password": password, "oidc_name": oidc_name}
         return self._send("PATCH", f"users/{_part(user)}", User, body)
 
     def keys(self, *, tenant: str | None = None, user: str | None = None) -> Page[Key]:
