@@ -59,11 +59,11 @@ def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def assembled(like: torch.Tensor, made_of: Sequence[torch.Tensor]) -> torch.Tensor:
     """A sparse tensor of the layout and size of ``like`` over other parts, on their device."""
-    device, values = raw_device(made_of[-1]), made_of[-1]
+    values = made_of[-1]
     if like.layout is torch.sparse_coo:
         return _coo(made_of[0], values, like.size(), like.is_coalesced())
     make: Any = torch.ops.aten._sparse_compressed_tensor_unsafe.default
-    made: torch.Tensor = make(*made_of, like.size(), dtype=values.dtype, layout=like.layout, device=device)
+    made: torch.Tensor = make(*made_of, like.size(), dtype=values.dtype, layout=like.layout, device=raw_device(values))
     return made
 
 

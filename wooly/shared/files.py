@@ -47,8 +47,8 @@ def _revision(path: str | Path) -> tuple[int, int, int] | None:
 
 class Reread(Generic[T]):
     """What ``read()`` makes of the files at ``paths``, made again at the first call after one of them was replaced (one ``stat`` for each
-    file and call, about 1 us). If they cannot be read then, what they held before goes on, and a warning is logged. The constructor raises
-    what ``read`` raises."""
+    file and call, about 1 us). If they cannot be read then, the value made before stays in use and a warning is logged. The constructor
+    raises what ``read`` raises."""
 
     def __init__(self, paths: Sequence[str | Path], read: Callable[[], T]) -> None:
         self._paths = paths

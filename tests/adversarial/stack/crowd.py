@@ -35,6 +35,8 @@ ATTACKS: Final = bus_attacks.ATTACKS | device_attacks.ATTACKS | web_attacks.ATTA
 _WELL_BEHAVED: Final = 3
 _PAUSE_S: Final = 0.2
 """Between two steps of a tenant that computes: it trains, and does not only wait for the node."""
+_LOOK_S: Final = 3.0
+"""Between two looks at the services."""
 _MEMORY_BYTES_MAX: Final = 4 << 30
 """Of one process. A node may keep 8 GiB of staged bytes, at most a quarter of the machine's memory."""
 _DISK_BYTES_MAX: Final = 6 << 30
@@ -102,7 +104,7 @@ def _look(stack: SecureStack, root: psutil.Process, until_s: float, watched: Wat
                 name = " ".join(process.cmdline()[-2:])[-60:]
                 watched.memory_bytes[name] = max(watched.memory_bytes[name], process.memory_info().rss)
         watched.disk_bytes = max(watched.disk_bytes, sum(_sizes(stack.folder)))
-        time.sleep(3)
+        time.sleep(_LOOK_S)
 
 
 def _sizes(folder: Path) -> Iterator[int]:
