@@ -191,6 +191,7 @@ def test_a_stale_page_changes_nothing_and_says_so(house: House, browser: Chrome)
     task = task_of(house, "benchmark")
     browser.open(f"/tasks/{task}")
     ask(house, "PATCH", f"/api/v1/tasks/{task}", {"priority": 4})
+    browser.says("The task has changed since this page was loaded")  # this moves the form down: not during the click
     browser.choose(f"#priority-{task}", "0")
     browser.click_text("Change priority")
     confirm(browser, "Change priority")

@@ -99,5 +99,5 @@ def test_the_bill_of_all_of_it_is_right(stack: EmbeddedStack) -> None:
     total = stack.get("billing", "/api/v1/billing/credits?by=tenant")["total"]
     assert total["core_credits_micro"] > 0 and total["vram_credits_micro"] > 0
     sessions = closed_sessions(stack)
-    assert total["core_ns"] == sum(s.core_ns for s in sessions)
+    assert total["core_ns"] == sum(s.core_ns + s.compile_ns for s in sessions)
     assert total["instructions"] == sum(s.instructions for s in sessions)
