@@ -60,12 +60,6 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[Any]:
 
 
 @pytest.fixture
-def patient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests that start a node again under open sessions: a busy machine may take longer for that than a client waits for a node."""
-    monkeypatch.setattr("wooly.session._SILENCE_S", 60.0)
-
-
-@pytest.fixture
 def nats(tmp_path: Path) -> Iterator[NatsServer]:
     """A bus of the test's own, without credentials."""
     server = NatsServer(tmp_path / "nats")

@@ -55,6 +55,7 @@ class Config:
     sla_ms_p99: int = 0
     pace_percent: int = 0
     vram_wait_ms: int = 60_000
+    recovery_wait_s: int = 120
     api_key: str = field(default="", repr=False)
     tls_ca: str = ""
     insecure: bool = False
@@ -311,6 +312,13 @@ KEYS: Final[tuple[Key, ...]] = (
         _integer(0, 3_600_000),
         "an integer number of milliseconds from 0 to 3600000",
         "how long to wait for memory that other tasks hold before an out-of-memory error; 0: not at all",
+    ),
+    Key(
+        "WOOLY_RECOVERY_WAIT_S",
+        "recovery_wait_s",
+        _integer(0, 86_400),
+        "an integer number of seconds from 0 to 86400",
+        "how long to wait for a bus, a node or a controller that does not answer (at the start of a script 30 s at most); 0: not at all",
     ),
     Key(
         "WOOLY_API_KEY",

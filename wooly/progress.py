@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from wooly.api.answers import Waiting
 
 __all__ = [
-    "VerboseLink", "WaitingLine", "checked", "closed", "closed_text", "credits_text", "opened", "opened_text", "slow", "switch_on",
-    "waiting_text",
+    "VerboseLink", "WaitingLine", "checked", "closed", "closed_text", "credits_text", "opened", "opened_text", "say", "slow",
+    "switch_on", "waiting_text",
 ]  # fmt: skip
 
 _MICRO = 1_000_000
@@ -73,7 +73,7 @@ class WaitingLine:
             line = f"wooly: waiting for a place for {seconds:.0f} s: {text}"
             _write("\r\x1b[K" + line[: shutil.get_terminal_size().columns - 1])
         elif text != self._text:
-            _say(f"wooly: waiting for a place: {text}")
+            say(f"wooly: waiting for a place: {text}")
         self._text = text
 
     def left(self, task: str, *, withdrawn: bool) -> None:
@@ -82,9 +82,9 @@ class WaitingLine:
             _write("\r\x1b[K")
         self._text = None
         if withdrawn:
-            _say(f"wooly: task {task} is withdrawn from the queue")
+            say(f"wooly: task {task} is withdrawn from the queue")
         else:
-            _say(f"wooly: task {task} stays in the queue; `wooly tasks cancel {task}` withdraws it")
+            say(f"wooly: task {task} stays in the queue; `wooly tasks cancel {task}` withdraws it")
 
 
 @contextlib.contextmanager
@@ -93,7 +93,7 @@ def slow(what: str, after_s: float = 2.0) -> Iterator[None]:
     if not _is_terminal() and os.environ.get("WOOLY_DEBUG", "").strip() in ("", "0"):
         yield
         return
-    timer = threading.Timer(after_s, _say, (f"wooly: {what} ...",))
+    timer = threading.Timer(after_s, say, (f"wooly: {what} ...",))
     timer.daemon = True
     if after_s > 0:
         timer.start()
@@ -147,7 +147,8 @@ def _credits(billing_url: str, task: str, credentials: Credentials) -> str:
         return ""  # the bill can be asked for later; the end of a script must not fail for it
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Write a line to standard error."""
     _write(line + "\n")
 
 
@@ -159,7 +160,7 @@ def _write(text: str) -> None:
 
 def opened(info: SessionOpened, tenant: str) -> float:
     """Say where the script runs; returns the time for ``closed``."""
-    _say(printable(opened_text(info, tenant)))
+    say(printable(opened_text(info, tenant)))
     return time.monotonic()
 
 
@@ -168,14 +169,14 @@ def closed(
 ) -> None:
     """Say what it used; ``totals`` None: the node did not say."""
     if totals is None:
-        _say("wooly: the node did not say what the session used; `wooly credits` shows the bill")
+        say("wooly: the node did not say what the session used; `wooly credits` shows the bill")
     else:
-        _say(closed_text(totals, time.monotonic() - opened_at_s, _credits(billing_url, task, credentials or Credentials())))
+        say(closed_text(totals, time.monotonic() - opened_at_s, _credits(billing_url, task, credentials or Credentials())))
 
 
 def checked(summary: str) -> None:
     """Say how many operations WOOLY_CHECK compared."""
-    _say(f"wooly: WOOLY_CHECK=cpu: {summary}")
+    say(f"wooly: WOOLY_CHECK=cpu: {summary}")
 
 
 _log: Final = logging.getLogger("wooly")

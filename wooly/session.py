@@ -1,8 +1,8 @@
 """A session on a node over the bus: submits batches in order, waits for their answers, resends after reconnects, and reports faults.
 
 Exactly once: every batch has a sequence number, the node executes each once and in order, and this side keeps a batch until its Done
-has come, sending it again after a reconnect or when the node says it never got it. A node that falls silent is an error within
-ten seconds, never a hang.
+has come, sending it again after a reconnect or when the node says it never got it. A node that falls silent is waited for
+(WOOLY_RECOVERY_WAIT_S), with a line that says so; then it is an error, never a hang.
 """
 
 from __future__ import annotations
@@ -34,17 +34,22 @@ from wooly.transport.bus import BusThread, NoAnswer, bus_credentials
 from wooly.transport.data_port import DataPort
 from wooly.transport.halt import Halt
 from wooly.transport.opening import open_on_node
+from wooly.transport.patience import START_WAIT_S_MAX, Outage
 from wooly.transport.trace import Tracer
 
 __all__ = ["Session", "open_session"]
 
-_SILENCE_S: Final = 7.0
-"""A node that answers no ping for this long is lost. With the pings' own time it stays under the ten seconds promised, and it is
-longer than a restart of bus or server takes."""
-
 _WATCH_S: Final = 0.5
 _DOUBT_S: Final = 0.1
 _PING_S: Final = 1.5
+_SILENCE_S: Final = 7.0
+"""A node is not lost before it has answered no ping for this long."""
+_REFUSED_S: Final = 20.0
+"""How long the bus may refuse our key: it refuses all keys while no controller runs."""
+_LEASE_S: Final = 5.0
+"""Between two pings for the lease, at most."""
+_FROZEN_S: Final = 2 * (_PING_S + _WATCH_S)
+"""When the watcher sleeps longer, this process was suspended: that is no silence of the node."""
 _STALLED_S: Final = 2.0
 _DRAIN_S: Final = 30.0
 _CLOSE_S: Final = 8.0
@@ -88,14 +93,18 @@ class _Answer:
 class Session:
     """Implements ``wooly.link.Link``. Made by ``open_session``. Any thread may call; a fault is raised by every call after it."""
 
-    def __init__(self, bus: BusThread, info: SessionOpened, tracer: Tracer | None = None) -> None:
+    def __init__(self, bus: BusThread, info: SessionOpened, tracer: Tracer | None = None, *, wait_s: float = 120.0) -> None:
+        """``wait_s``: how long a node that does not answer is waited for."""
         assert info.node is not None
         self._bus = bus
         self._info = info
-        self._node = info.node.node
+        self._node, self._name = info.node.node, info.node.name
         self._subject = subjects.batch_subject(self._node, info.session, bus.principal)
         self._encoder = BatchEncoder(info.session, info.epoch, info.limits.batch_bytes_max)
-        self._data_port = DataPort(info.node.data_port, info.session, info.token, bus.credentials.tls)
+        tls = bus.credentials.tls
+        self._data_port = DataPort(info.node.data_port, info.session, info.token, tls, wait_s=wait_s, check=self._check)
+        self._wait_s = wait_s
+        self._outage = Outage(wait_s)
         self._tracer = tracer if tracer is not None else Tracer("wooly-client")
         self._pid = os.getpid()
         self._nonce = secrets.token_hex(8)
@@ -341,7 +350,7 @@ class Session:
         except msgspec.DecodeError as error:
             self._settle(ProtocolError(f"the node answered with something unreadable ({error}); client and node are of different versions"))
             return
-        self._heard_s = time.monotonic()
+        self._hear()
         if done.needs:
             self._send_bodies(done)
             return
@@ -430,19 +439,21 @@ class Session:
 
     async def _watch(self) -> None:
         """Keep the lease, notice silence and loss."""
-        lease_s = self._info.lease_ms / 1000
-        pinged_s, doubtful = 0.0, False
+        lease_s = min(self._info.lease_ms / 6000, _LEASE_S)
+        pinged_s, doubtful, now_s = 0.0, False, time.monotonic()
         while self._fault is None and not self._closed:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_DOUBT_S if doubtful else _WATCH_S):  # (wait_for may forget a cancellation)
                     await self._shaken.wait()
             doubtful |= self._shaken.is_set()
             self._shaken.clear()
-            now_s = time.monotonic()
+            before_s, now_s = now_s, time.monotonic()
+            if now_s - before_s > _FROZEN_S:
+                self._heard_s += now_s - before_s
             with self._state:
                 oldest = min(self._sent.values(), key=lambda sent: sent.seq, default=None)
             asking = oldest is not None and (doubtful or now_s - oldest.sent_s > 2 * _WATCH_S)
-            if asking or doubtful or now_s - pinged_s > lease_s / 6:
+            if asking or doubtful or now_s - pinged_s > lease_s:
                 pinged_s = now_s
                 doubtful = not await self._ping(oldest.seq - 1 if asking and oldest is not None else -1)
 
@@ -454,15 +465,17 @@ class Session:
             self._on_pong(_pong.decode(answer))
         except NoAnswer:
             silent_s = time.monotonic() - self._heard_s
-            if silent_s > _SILENCE_S:
+            if silent_s > max(_SILENCE_S, min(self._wait_s, _REFUSED_S) if self._bus.refused else self._wait_s):
                 self._settle(self._silence(silent_s))
+            else:
+                self._outage.lasts(self._missing())
             return False
         except msgspec.DecodeError as error:
             self._settle(ProtocolError(f"the node's pong is unreadable ({error}); client and node are of different versions"))
         return True
 
     def _on_pong(self, pong: Pong) -> None:
-        self._heard_s = time.monotonic()
+        self._hear()
         if not pong.session_known:
             self._settle(from_fault("SessionLostError", _UNKNOWN))
             return
@@ -475,14 +488,23 @@ class Session:
                 sent.sent_s = self._heard_s
                 self._send(sent)
 
+    def _hear(self) -> None:
+        """The node has answered."""
+        self._outage.over()
+        self._heard_s = time.monotonic()
+
+    def _missing(self) -> str:
+        return f"node {self._name} does not answer" if self._bus.connected else "the connection to the bus is lost"
+
     def _silence(self, silent_s: float) -> NodeLostError:
         if self._bus.refused:
             return NodeLostError("the bus does not accept our key any more: it was revoked, or has expired; run `wooly login`")
         if not self._bus.connected:
-            return NodeLostError("the connection to the bus is lost and does not come back; is the NATS server alive?")
-        name = self._info.node.name if self._info.node is not None else self._node
+            return NodeLostError(
+                f"the connection to the bus was lost {silent_s:.0f} s ago and does not come back; is the NATS server alive?"
+            )
         return NodeLostError(
-            f"node {name} has not answered for {silent_s:.0f} s: it was stopped, or cannot be reached; start the script again"
+            f"node {self._name} has not answered for {silent_s:.0f} s: it was stopped, or cannot be reached; start the script again"
         )
 
     def _settle(self, fault: WoolyError) -> None:
@@ -524,11 +546,11 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
     node's refusal.
     """
     bus = BusThread(config.nats_urls, f"wooly_{secrets.token_hex(6)}", bus_credentials(config))
-    bus.start()
+    bus.start(min(config.recovery_wait_s, START_WAIT_S_MAX))
     try:
         tracer = Tracer("wooly-client")
         info = open_on_node(bus, config, title, device, tracer.open(title))
-        session = Session(bus, info, tracer)
+        session = Session(bus, info, tracer, wait_s=config.recovery_wait_s)
         bus.call(session._start(), 6.0)
     except BaseException:
         bus.stop()

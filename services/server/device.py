@@ -153,6 +153,13 @@ class Device:
         for session in self.sessions.values():
             self._accounting.opened_fact(session.record)
 
+    def leave(self) -> None:
+        """Leave sessions and executor to the next server, as after a crash: it takes over what runs, and the reports of it."""
+        self._stopping = True
+        self._alarm.set(None)
+        self._executor.leave()
+        self._dispatch.close()
+
     async def stop(self) -> None:
         """End all sessions and the executor."""
         self._stopping = True

@@ -118,6 +118,10 @@ class ExecutorProcess:
             await self._end(self._pid)
         self._drop()
 
+    def leave(self) -> None:
+        """Close the connection: the executor goes on without a server, for a while."""
+        self._drop()
+
     def kill(self) -> None:
         """End it the hard way."""
         if self._pid:

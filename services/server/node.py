@@ -129,7 +129,7 @@ class Node:
         self._ticker = asyncio.create_task(self._tick_forever(), name="tick")
 
     async def stop(self) -> None:
-        """Take no more batches, end sessions, say goodbye, publish what is to be published."""
+        """Take no more batches, end sessions or leave them to the next server, publish what is to be published."""
         if self._ticker is not None:
             self._ticker.cancel()
         if self._follower is not None:
@@ -138,18 +138,27 @@ class Node:
         await self._overcommit.stop()
         await self._principals.stop()
         await self._money.stop()
-        fault = Fault(faults.NODE_LOST, f"node {self._settings.node_name} is being stopped; start the script again")
-        for device in self._devices:
-            for session in device.sessions:
-                self._send_done(session, encode_done(Done(session, 0, fault=fault)))
-            await device.stop()
-        self._facts.record("node", self._node, [NodeLost(time.time_ns(), self._node, self._facts.epoch, "stopped")])
+        kept = sum(len(device.sessions) for device in self._devices) if self._settings.keep_sessions else 0
+        if kept:
+            self._log.info("sessions are left to the next server", sessions=kept, within_s=self._settings.orphan_s)
+            for device in self._devices:
+                device.leave()
+        else:
+            await self._end_sessions()
         if not await self._facts.settled(_SETTLE_S if self._bus.connected else 0.0) and not self._facts.failed.is_set():
             self._log.warning("the bus did not take all facts; the next start publishes them")
         if not await self._journal.close(_SETTLE_S if self._bus.connected else 0.0):
             self._log.warning("the bus did not take all of the journal")
         await self._facts.close()
         self._tracing.close()
+
+    async def _end_sessions(self) -> None:
+        fault = Fault(faults.NODE_LOST, f"node {self._settings.node_name} is being stopped; start the script again")
+        for device in self._devices:
+            for session in device.sessions:
+                self._send_done(session, encode_done(Done(session, 0, fault=fault)))
+            await device.stop()
+        self._facts.record("node", self._node, [NodeLost(time.time_ns(), self._node, self._facts.epoch, "stopped")])
 
     # -- batches -------------------------------------------------------------------------------------------------------------------
 

@@ -61,7 +61,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
     data_host: str
     data_host_advertised: str
     data_port: int = 0
-    orphan_s: float = 10.0
+    orphan_s: float = 60.0
     fuel: int | None = None
     model_cache_dir: str = ""
     model_cache_bytes: int = 0
@@ -73,8 +73,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One node. ``node_id`` is stable: UUIDv5 of the name unless NODE_ID says otherwise. ``tenant_sessions_max``: open at a time, of one
-    tenant, on all devices together."""
+    """One node. ``node_id`` is stable: UUIDv5 of the name unless NODE_ID says otherwise. ``keep_sessions``: a server that stops leaves
+    them to the next. ``tenant_sessions_max``: open at a time, of one tenant, on all devices together."""
 
     nats_url: str
     node_name: str
@@ -96,6 +96,7 @@ class Settings:
     trust: Trust
     memory: MemorySettings
     dispatch: DispatchConfig
+    keep_sessions: bool = True
     tenant_sessions_max: int = 1024
     authentication: bool = False
     tls_files: tuple[str, str] | None = None
@@ -136,6 +137,7 @@ class Settings:
             trust=read_trust(env.get(TRUST_VARIABLE, "")),
             memory=_memory(env, data_dir),
             dispatch=_dispatch(env),
+            keep_sessions=_on_stop(env) == "keep",
             model_cache_bytes=integer(env, "WOOLY_MODEL_CACHE_MB") << 20,
             tenant_sessions_max=integer(env, "WOOLY_TENANT_SESSIONS_MAX"),
             authentication=bool(env.get("WOOLY_API_KEY") or env.get("WOOLY_API_KEY_FILE")),
@@ -180,6 +182,14 @@ def _tls_files(env: Mapping[str, str]) -> tuple[str, str] | None:
         return env[CERT_VARIABLE].strip(), env[KEY_VARIABLE].strip()
     plain_allowed(env, env.get("WOOLY_DATA_HOST") or "127.0.0.1", "the data port", f"set {CERT_VARIABLE} and {KEY_VARIABLE}")
     return None
+
+
+def _on_stop(env: Mapping[str, str]) -> str:
+    """What a server that stops does with open sessions. Raises SettingError."""
+    choice = env.get("WOOLY_ON_STOP") or "keep"
+    if choice not in ("keep", "end"):
+        raise SettingError(f"WOOLY_ON_STOP={choice}: must be keep or end")
+    return choice
 
 
 def _dispatch(env: Mapping[str, str]) -> DispatchConfig:

@@ -193,7 +193,9 @@ def _children(folder: Path, nats_url: str, backend: str, secure: Secure | None, 
     listen, scheme = ("127.0.0.1", "http") if secure is None else (secure.listen, "https")
     common["WOOLY_BILLING_URL"] = f"{scheme}://{reachable(listen)}:{ports['billing']}"
     environments = {name: {"WOOLY_HTTP": f"{listen}:{ports[name]}", "WOOLY_DATA_DIR": str(folder / name)} for name in _HTTP}
-    environments["server"] = {"WOOLY_BACKEND": backend, "NODE_NAME": _node_name(), "WOOLY_DATA_DIR": str(folder / "server")}
+    environments["server"] = {
+        "WOOLY_BACKEND": backend, "NODE_NAME": _node_name(), "WOOLY_DATA_DIR": str(folder / "server"), "WOOLY_ON_STOP": "end",
+    }  # fmt: skip
     if runner:
         at = f"{scheme}://{reachable(listen)}:{ports['controller']}"
         environments["runner"] = {"RUNNER_NAME": _node_name(), "CONTROLLER_URL": at, "WOOLY_DATA_DIR": str(folder / "runner")}

@@ -80,7 +80,6 @@ def test_the_identity_holds_with_two_tenants(node: Node) -> None:
     assert sum(fact.scheduler_core_ns for fact in accounted) > 0
 
 
-@pytest.mark.usefixtures("patient_clients")
 def test_the_identity_survives_a_killed_server(node: Node) -> None:
     """Work done and not yet in the log when the server dies is charged by the next one, once."""
     session = node.open()
@@ -122,7 +121,6 @@ def test_a_node_that_lost_its_journal_is_billed_all_the_same(node: Node) -> None
     assert sum(row.core_ns for row in view.rows.values()) == sum(e.core_ns + e.compile_ns for e in used) and not view.findings
 
 
-@pytest.mark.usefixtures("patient_clients")
 def test_the_identity_survives_a_killed_executor_and_bus(node: Node) -> None:
     first = node.open()
     work(first, 20)

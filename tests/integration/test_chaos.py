@@ -45,7 +45,6 @@ class Script:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
-@pytest.mark.usefixtures("patient_clients")
 def test_every_batch_is_executed_once(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     with Node(tmp_path) as node:

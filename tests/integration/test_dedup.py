@@ -140,7 +140,6 @@ def test_bytes_that_go_between_have_and_execution_are_sent_again(node: Node) -> 
     assert second._data_port.sent_bytes > MIB
 
 
-@pytest.mark.usefixtures("patient_clients")
 def test_a_server_that_restarts_finds_charges_as_they_were(node: Node) -> None:
     model = tensors()
     sessions = [tenant(node, name) for name in ("a", "b", "c")]

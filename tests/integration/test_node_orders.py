@@ -138,7 +138,6 @@ def test_a_raised_task_overtakes(node: Node) -> None:
     assert ends[0] == low.info.session
 
 
-@pytest.mark.usefixtures("patient_clients")
 def test_a_priority_outlives_the_server(node: Node) -> None:
     session = warm(node.open_for("task", prio=1), increment(SIZE))
     assert node.ask("set_priority", SetPriority("task", 3), PrioritySet).sessions

@@ -169,7 +169,6 @@ def test_a_paced_session_leaves_the_device_idle(node: Node) -> None:
         assert used <= most + config.pace_burst_ns * config.cores
 
 
-@pytest.mark.usefixtures("patient_clients")
 def test_a_server_that_dies_amid_a_batch(node: Node) -> None:
     """kill -9 between and in slices: the next server goes on where the executor is, every instruction is done and charged once."""
     low = ready(node, LONG, prio=3)
@@ -245,7 +244,6 @@ def test_overcommit_counts_for_sessions_that_may_be_swapped(tmp_path: Path) -> N
             node.open(required_vram_mb=4097)
 
 
-@pytest.mark.usefixtures("patient_clients")
 def test_the_journal_on_the_bus_is_the_one_on_disk(node: Node) -> None:
     """Digest for digest, over a restart of the bus and of the server; a stopped node has sent everything."""
     session = ready(node, LONG, prio=3)

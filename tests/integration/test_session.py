@@ -323,12 +323,12 @@ class TestQuota:
 class TestOpening:
     def test_no_bus(self) -> None:
         with answered(), pytest.raises(NoServerError, match="WOOLY_NATS_URL"):
-            open_session(Config(nats_urls=("nats://127.0.0.1:1",)))
+            open_session(Config(nats_urls=("nats://127.0.0.1:1",), recovery_wait_s=0))
 
     def test_a_bus_without_a_node(self, node: Node) -> None:
         node.stop_server()
         with answered(), pytest.raises(NoServerError, match="no node"):
-            node.open()
+            node.open(recovery_wait_s=0)
 
     def test_no_such_device(self, shared: Node) -> None:
         with pytest.raises(RefusedError, match="devices 0 to 0, not 3"):
@@ -396,9 +396,8 @@ class TestOpening:
 
 
 class TestLoss:
-    """Exactly once, or a clear error within ten seconds: never a hang, never a repeat."""
+    """Exactly once, or a clear error (within ten seconds, without WOOLY_RECOVERY_WAIT_S): never a hang, never a repeat."""
 
-    @pytest.mark.usefixtures("patient_clients")
     def test_the_bus_is_killed_and_comes_back(self, node: Node) -> None:
         session = node.open()
         upload(session, 1, np.zeros(16))
@@ -439,7 +438,6 @@ class TestLoss:
         assert read(session, 1, 128).tolist() == [4.0] * 16, "each batch has run once"
         session.close()
 
-    @pytest.mark.usefixtures("patient_clients")
     def test_the_server_is_killed_and_comes_back(self, node: Node) -> None:
         """Its executor lives on: the next server takes it over, and nothing is lost or repeated."""
         session = node.open()
@@ -471,7 +469,7 @@ class TestLoss:
         assert read(again, 1, 128).tolist() == [1.0] * 16
 
     def test_server_and_executor_are_killed(self, node: Node) -> None:
-        session = node.open()
+        session = node.open(recovery_wait_s=0)
         upload(session, 1, np.zeros(16))
         node.kill_server()
         node.kill_executor()
@@ -481,7 +479,6 @@ class TestLoss:
         closed = node.facts(SessionClosedFact)
         assert [(event.reason, event.failed) for event in closed] == [("node_restarted", True)]
 
-    @pytest.mark.usefixtures("patient_clients")
     def test_a_restarted_node_says_that_it_lost_the_session(self, node: Node) -> None:
         session = node.open()
         upload(session, 1, np.zeros(16))
@@ -492,7 +489,7 @@ class TestLoss:
             session.wait(session.submit(increment().flush([1])))
 
     def test_the_bus_does_not_come_back(self, node: Node) -> None:
-        session = node.open()
+        session = node.open(recovery_wait_s=0)
         node.nats.kill()
         with answered(), pytest.raises(NodeLostError, match="bus"):
             session.wait(session.submit(Flush(allocs=[(1, 8)])))
@@ -514,7 +511,7 @@ class TestLoss:
                 session.wait(session.submit(Flush()))
 
     def test_a_silent_server_is_an_error(self, node: Node) -> None:
-        session = node.open()
+        session = node.open(recovery_wait_s=0)
         assert node.server is not None
         node.server.send_signal(signal.SIGSTOP)
         try:

@@ -102,7 +102,6 @@ def test_a_placed_task_runs_where_the_controller_says(tmp_path: Path) -> None:
         until(lambda: tasks() == [("team", "completed", stack.addresses["node"])], "the task to complete")
 
 
-@pytest.mark.usefixtures("patient_clients")
 def test_children_that_die_come_back(tmp_path: Path) -> None:
     with EmbeddedStack(tmp_path, WOOLY_BACKEND="reference", WOOLY_ORPHAN_MS="60000") as stack:
         session = connect(stack)

@@ -136,7 +136,7 @@ class Node:
                 NODE_NAME="test-node",
                 WOOLY_BACKEND="reference",
                 WOOLY_DEVICE_VRAM_MB="2048",
-                WOOLY_ORPHAN_MS="60000",  # a busy machine may take longer to start a server again than an executor waits for one
+                WOOLY_ON_STOP="end",
                 WOOLY_DATA_DIR=str(self.folder / "server"),
                 WOOLY_CACHE_DIR=str(self.folder / "cache"),
                 PYTHONPATH=str(ROOT),

@@ -156,8 +156,13 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable("WOOLY_DATA_HOST", "host", "127.0.0.1", _NODE, "Where the data port listens."),
     _number("WOOLY_DATA_PORT", 0, 0, 65535, _NODE, "The data port of the first device; the next devices follow. 0: any free port."),
     # Node: sessions and limits.
-    _number("WOOLY_LEASE_MS", 30_000, 1_000, 3_600_000, _NODE, "Silence of a client after which its session ends, in ms."),
-    _number("WOOLY_ORPHAN_MS", 10_000, 100, 600_000, _NODE, "Time that an executor lives on without its server, in ms."),
+    _number("WOOLY_LEASE_MS", 120_000, 1_000, 3_600_000, _NODE, "Silence of a client after which its session ends, in ms."),
+    _number("WOOLY_ORPHAN_MS", 60_000, 100, 600_000, _NODE, "Time that an executor lives on without its server, in ms."),
+    Variable(
+        "WOOLY_ON_STOP", "`keep` or `end`", "keep", _NODE,
+        "What a node that is stopped does with open sessions. `keep`: they stay with the executor for the next server, which must start "
+        "within `WOOLY_ORPHAN_MS`; `end`: they end.",
+    ),
     _number("WOOLY_TENANT_SESSIONS_MAX", 1024, 1, 1 << 20, _NODE, "Open sessions of one tenant on the node."),
     _number(
         "WOOLY_SANDBOX", 1, 0, 1, _NODE,

@@ -25,6 +25,7 @@ from wooly.errors import ConfigError, NoServerError
 from wooly.shared.credentials import BusCredentials, is_encrypted, plain_hosts
 from wooly.shared.nats_client import NotAdmitted, ReconnectingClient, connect
 from wooly.shared.tls import client_context, is_loopback
+from wooly.transport.patience import Away, repeat
 
 __all__ = ["BusThread", "NoAnswer", "bus_credentials"]
 
@@ -78,15 +79,24 @@ class BusThread:
 
     # -- from any thread -----------------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Start the thread and connect. Raises NoServerError."""
+    def start(self, wait_s: float = 0.0) -> None:
+        """Start the thread and connect; a bus that does not answer is waited for. Raises NoServerError."""
         self._thread.start()
+        try:
+            repeat(self._try_to_connect, wait_s)
+        except NoServerError:
+            self.stop()
+            raise
+
+    def _try_to_connect(self) -> None:
         try:
             with progress.slow(f"connecting to the bus at {self._where}"):
                 self.call(self._connect(), _CONNECT_S + 1)
         except (OSError, nats.errors.Error, TimeoutError, concurrent.futures.TimeoutError) as error:
-            self.stop()
-            raise NoServerError(self._why_not(error)) from None
+            problem = NoServerError(self._why_not(error))
+            if self._refused or isinstance(error, ssl.SSLError):
+                raise problem from None
+            raise Away(problem) from None
 
     def call(self, work: Coroutine[Any, Any, T], timeout_s: float) -> T:
         """Run ``work`` on the bus thread and wait for it. Raises TimeoutError."""
@@ -185,7 +195,8 @@ class BusThread:
 
     def _why_not(self, error: Exception) -> str:
         where = self._where
-        if self._refused or _AUTHORIZATION in str(error).lower():
+        self._refused |= _AUTHORIZATION in str(error).lower()
+        if self._refused:
             what = "does not accept the API key" if self.credentials.secret else "asks for an API key"
             return f"the bus at {where} {what}: run `wooly login`, or set WOOLY_API_KEY to a key that is good"
         if isinstance(error, ssl.SSLError):

@@ -1,7 +1,6 @@
 """The client's end of the node's data port: a blocking socket, used by whichever thread submits or waits.
 
-One connection is kept and made again after an error, once: chunks are named by content and blobs stay until dropped, so a repeat is
-harmless. A silent node is an error within the timeout.
+One connection is kept and made again after an error: chunks are named by content and blobs stay until dropped, so a repeat is harmless.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from bus_schemas.dataport import (
 )
 from bus_schemas.frames import HEAD, frame
 from wooly.errors import NodeLostError, ProtocolError, RefusedError
+from wooly.transport.patience import Away, repeat
 
 __all__ = ["DataPort"]
 
@@ -56,10 +56,22 @@ class _Refusal(OSError):
 class DataPort:
     """The client of a node's data port."""
 
-    def __init__(self, addresses: Sequence[str], session: str, token: str, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        session: str,
+        token: str,
+        tls: ssl.SSLContext | None = None,
+        *,
+        wait_s: float = 0.0,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         """``addresses``: ``unix:/path``, ``tcp:host:port`` and ``tls:host:port``, best first. ``tls``: for the last kind; then the bus is
-        encrypted, and plain TCP is refused."""
+        encrypted, and plain TCP is refused. ``wait_s``: how long a node that does not answer is waited for, while ``check()`` raises
+        nothing."""
         self._addresses = addresses
+        self._wait_s = wait_s
+        self._check = check
         self._tls = tls
         self._hello = Hello(session, token)
         self._socket: socket.socket | None = None
@@ -74,14 +86,14 @@ class DataPort:
             part = chunks[start : start + _HAVE_MAX]
             named = [(blake3(chunk).digest(), chunk) for chunk in part]
             with self._lock:
-                self._twice(lambda connection, named=named: self._put(connection, named))  # type: ignore[misc]  # mypy cannot infer
+                self._repeated(lambda connection, named=named: self._put(connection, named))  # type: ignore[misc]  # mypy cannot infer
             names += [name for name, _ in named]
         return names
 
     def get(self, blob: str, nbytes: int) -> bytearray:
         """Fetch a blob of ``nbytes``. Raises NodeLostError."""
         with self._lock:
-            return self._twice(lambda connection: self._get(connection, blob, nbytes))
+            return self._repeated(lambda connection: self._get(connection, blob, nbytes))
 
     def ask(self, request: Request) -> Answer:
         """One request that carries no bytes, and its answer. Raises NodeLostError, RefusedError."""
@@ -91,7 +103,7 @@ class DataPort:
             return _receive(connection)
 
         with self._lock:
-            answer = self._twice(exchange)
+            answer = self._repeated(exchange)
         if isinstance(answer, Denied):
             raise RefusedError(answer.message)
         return answer
@@ -102,12 +114,15 @@ class DataPort:
 
     # -- one connection ------------------------------------------------------------------------------------------------------------
 
-    def _twice(self, work: Callable[[socket.socket], T]) -> T:
-        """Do ``work``, and once more on a new connection when the first breaks."""
+    def _repeated(self, work: Callable[[socket.socket], T]) -> T:
+        """Do ``work``, and again on a new connection while that breaks."""
         try:
             return work(self._connected())
         except OSError:
             self._drop()
+        return repeat(lambda: self._again(work), self._wait_s, self._check)
+
+    def _again(self, work: Callable[[socket.socket], T]) -> T:
         try:
             return work(self._connected())
         except _Refusal as refusal:
@@ -115,9 +130,10 @@ class DataPort:
             raise RefusedError(str(refusal)) from None
         except OSError as error:
             self._drop()
-            raise NodeLostError(
-                f"the node's data port at {', '.join(self._addresses)} does not answer ({error}); is the node alive?"
-            ) from error
+            lost = NodeLostError(f"the node's data port at {', '.join(self._addresses)} does not answer ({error}); is the node alive?")
+            if isinstance(error, PermissionError | ssl.SSLCertVerificationError):
+                raise lost from error
+            raise Away(lost) from error
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
@@ -185,7 +201,7 @@ def _open(address: str, tls: ssl.SSLContext | None) -> socket.socket:
     if kind == "unix":
         return _open_ours(rest)
     if kind != "tls" and tls is not None:
-        raise ConnectionError("the bus is encrypted, and the node offers plain TCP: give the node a certificate (WOOLY_TLS_CERT)")
+        raise PermissionError("the bus is encrypted, and the node offers plain TCP: give the node a certificate (WOOLY_TLS_CERT)")
     host, _, port = rest.rpartition(":")
     connection = socket.create_connection((host, int(port)), _TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

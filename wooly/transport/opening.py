@@ -10,6 +10,7 @@ import secrets
 import string
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -24,12 +25,13 @@ from wooly import outcome, progress
 from wooly.config import Config
 from wooly.errors import ApiError, ConfigError, NoServerError, PlacementError, ProtocolError, TaskCancelledError, from_fault
 from wooly.transport.bus import BusThread, NoAnswer
+from wooly.transport.patience import START_WAIT_S_MAX, Away, repeat
 
 if TYPE_CHECKING:
     from wooly.api import Client
     from wooly.api.answers import Task, Waiting
 
-__all__ = ["discover", "open_on_node"]
+__all__ = ["open_on_node"]
 
 _TIMEOUT_S: Final = 8.0
 _POLL_S: Final = 0.5
@@ -75,7 +77,9 @@ def ask(config: Config, title: str) -> Place:
     from wooly.api import Client  # only with a controller
 
     client = Client(config.controller_url, api_key=config.api_key, ca=config.tls_ca, insecure=config.insecure, timeout_s=_TIMEOUT_S)
-    task = _get(client, config.task_id) if config.task_id else _submit(client, config, title)
+    new_id = uuid.uuid4().hex  # a repeated request is the same task
+    wait_s = min(config.recovery_wait_s, START_WAIT_S_MAX)
+    task = repeat(lambda: _get(client, config.task_id) if config.task_id else _submit(client, config, title, new_id), wait_s)
     if task.node is None and task.state == "queued":
         task = _wait(client, task, own=not config.task_id)
     return _place(task, config.tenant, title)
@@ -123,9 +127,9 @@ def _wait(client: Client, task: Task, *, own: bool) -> Task:
                     time.sleep(_POLL_S)
                     task = _get(client, task.id)
                     answered_s = time.monotonic()
-                except _Unreachable:
+                except Away as away:
                     if time.monotonic() - answered_s > _AWAY_MAX_S:
-                        raise
+                        raise away.error from None
                     line.show(None, time.monotonic() - began_s)
         except BaseException:  # Ctrl-C above all: the place in the queue is given back
             leave()
@@ -135,15 +139,12 @@ def _wait(client: Client, task: Task, *, own: bool) -> Task:
     return task
 
 
-class _Unreachable(PlacementError):
-    """The controller does not answer now; it may later."""
-
-
-def _submit(client: Client, config: Config, title: str) -> Task:
+def _submit(client: Client, config: Config, title: str, new_id: str) -> Task:
     says_tenant = "WOOLY_TENANT" in config.origin or not config.api_key  # else the key determines it
     with _errors("refused the task"):
         return client.submit(
             config.required_vram_mb,
+            id=new_id,
             tenant=config.tenant if says_tenant else None,
             priority=config.prio,
             gpu_count=config.device_count,
@@ -168,8 +169,6 @@ def _why_waiting(client: Client, task: str) -> Waiting | None:
     try:
         with _errors("does not show the task"):
             return client.waiting(task)
-    except _Unreachable:
-        raise
     except PlacementError:
         return None
 
@@ -179,32 +178,31 @@ def _withdraw(client: Client, task: str) -> bool:
     try:
         with _errors("does not cancel the task"):
             client.cancel(task)
-    except PlacementError:
+    except (Away, PlacementError):
         return False
     return True
 
 
 @contextlib.contextmanager
 def _errors(failing: str) -> Iterator[None]:
-    """Turn the errors of a request into PlacementError, with what to do."""
+    """Turn the errors of a request into PlacementError, with what to do; Away while the controller does not answer."""
     try:
         yield
     except ApiError as error:
         advice = "; `wooly login` stores a key that is good" if error.status == 401 else ""
         if error.kind == "no-placement":
             advice = "; WOOLY_QUEUE=1, or `wooly run --queue`, waits for a place"
-        kind = _Unreachable if error.status >= 500 else PlacementError
-        raise kind(f"the controller {failing}: {error.detail}{advice}") from None
+        problem = PlacementError(f"the controller {failing}: {error.detail}{advice}")
+        raise (Away(problem) if error.status >= 500 else problem) from None
     except NoServerError as error:
-        raise _Unreachable(f"{error} (CONTROLLER_URL)") from None
+        raise Away(PlacementError(f"{error} (CONTROLLER_URL)")) from None
     except ProtocolError as error:
         raise PlacementError(f"{error} (CONTROLLER_URL)") from None
 
 
-_DISCOVER_S: Final = 5.0
 _OPEN_S: Final = 4.0
-_RETRY_S: Final = 5.0
-_RETRY_PAUSE_S: Final = 0.2
+_RESTART_S: Final = 5.0
+"""A device that is being restarted is waited for as long, whatever the configuration says."""
 _VERSION: Final = "0.1.0"
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -212,18 +210,14 @@ _node_info: Final = msgspec.msgpack.Decoder(NodeInfo)
 _opened: Final = msgspec.msgpack.Decoder(SessionOpened)
 
 
-def discover(bus: BusThread, deadline_s: float = _DISCOVER_S) -> NodeInfo:
-    """The first node that answers. Raises NoServerError when none does."""
-    deadline = time.monotonic() + deadline_s
-    while True:
-        try:
-            return _node_info.decode(bus.call(bus.request(subjects.discover(bus.principal), b"", 1.0), 2.0))
-        except (NoAnswer, TimeoutError):
-            if time.monotonic() > deadline:
-                raise NoServerError("the bus answers, but no node is on it; start one with: wooly server") from None
-            time.sleep(0.1)
-        except msgspec.DecodeError as error:
-            raise ProtocolError(f"a node's answer is unreadable ({error}); client and node are of different versions") from error
+def _discover(bus: BusThread) -> NodeInfo:
+    """The first node that answers. Raises Away when none does."""
+    try:
+        return _node_info.decode(bus.call(bus.request(subjects.discover(bus.principal), b"", 1.0), 2.0))
+    except (NoAnswer, TimeoutError):
+        raise Away(NoServerError("the bus answers, but no node is on it; start one with: wooly server")) from None
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"a node's answer is unreadable ({error}); client and node are of different versions") from error
 
 
 def _unique() -> str:
@@ -247,13 +241,7 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int, tracep
         traceparent=traceparent,
         **msgspec.structs.asdict(place.terms),
     )
-    opened = _open(bus, node, request)
-    deadline = time.monotonic() + _RETRY_S
-    while opened.fault is not None and not opened.fault.fatal and time.monotonic() < deadline:
-        time.sleep(_RETRY_PAUSE_S)  # the device is being restarted, or the tenant opens too many
-        opened = _open(bus, node, request)
-    if opened.fault is not None:
-        raise from_fault(opened.fault.name, opened.fault.message, opened.fault.places)
+    opened = repeat(lambda: _open(bus, node, request), _start_wait_s(config))
     if opened.node is None:
         raise ProtocolError("the node opened a session without identifying itself; client and node are of different versions")
     return msgspec.structs.replace(opened, task=place.terms.task)
@@ -272,18 +260,24 @@ def _own_choice(bus: BusThread, config: Config, title: str) -> Place:
         sla_ms_p99=config.sla_ms_p99,
         pace_percent=config.pace_percent,
     )
-    return Place(discover(bus).node, config.device_indices, terms)
+    return Place(repeat(lambda: _discover(bus), _start_wait_s(config)).node, config.device_indices, terms)
+
+
+def _start_wait_s(config: Config) -> float:
+    """How long a node is waited for: it may be about to start, or its device is being restarted."""
+    return max(_RESTART_S, min(config.recovery_wait_s, START_WAIT_S_MAX))
 
 
 def _open(bus: BusThread, node: str, request: OpenSession) -> SessionOpened:
-    """Ask twice: the node recognises a repeated request."""
-    for last in (False, True):
-        try:
-            asking = bus.request(subjects.node_request(node, "open", bus.principal), _encode(request), _OPEN_S)
-            return _opened.decode(bus.call(asking, _OPEN_S + 1))
-        except (NoAnswer, TimeoutError):
-            if last:
-                raise NoServerError(f"node {node} does not answer; is it running, and on this bus?") from None
-        except msgspec.DecodeError as error:
-            raise ProtocolError(f"the node's answer is unreadable ({error}); client and node are of different versions") from error
-    raise AssertionError("unreachable: the second try returns or raises")
+    """Ask: the node recognises a repeated request. Raises its refusal; Away when it does not answer, or may accept it later."""
+    try:
+        asking = bus.request(subjects.node_request(node, "open", bus.principal), _encode(request), _OPEN_S)
+        opened = _opened.decode(bus.call(asking, _OPEN_S + 1))
+    except (NoAnswer, TimeoutError):
+        raise Away(NoServerError(f"node {node} does not answer; is it running, and on this bus?")) from None
+    except msgspec.DecodeError as error:
+        raise ProtocolError(f"the node's answer is unreadable ({error}); client and node are of different versions") from error
+    if opened.fault is not None:
+        refusal = from_fault(opened.fault.name, opened.fault.message, opened.fault.places)
+        raise refusal if opened.fault.fatal else Away(refusal)
+    return opened

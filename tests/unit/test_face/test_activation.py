@@ -89,7 +89,7 @@ def test_the_bus_in_the_config_file_switches_it_on(tmp_path: Path) -> None:
 
 
 def test_no_bus_is_an_error_at_first_use_that_says_so() -> None:
-    found = python("import torch; torch.zeros(1, device='cuda')", WOOLY_NATS_URL="nats://127.0.0.1:1")
+    found = python("import torch; torch.zeros(1, device='cuda')", WOOLY_NATS_URL="nats://127.0.0.1:1", WOOLY_RECOVERY_WAIT_S="0")
     assert found.returncode == 1 and "NoServerError: no NATS server answers at nats://127.0.0.1:1" in found.stderr
     assert "check WOOLY_NATS_URL" in found.stderr
 

@@ -1,0 +1,128 @@
+"""``python -m tests.chaos [--rounds N] [--seed S] [--only WORDS] [--publish]``: exits with 1 when something does not hold."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.faults import FAULTS, Fault
+from tests.chaos.stack import Script, Stack
+from tests.support.stack import ROOT
+
+_SCRIPT_S = 300
+_SETTLED_S = 60
+_DOC = ROOT / "docs" / "durability.md"
+_BEGIN, _END = "<!-- chaos -->\n", "<!-- /chaos -->\n"
+
+
+@dataclass(slots=True)
+class Row:
+    """What held in the runs of one fault."""
+
+    runs: int = 0
+    finished: int = 0
+    identical: int = 0
+    billed: int = 0
+    next: int = 0
+
+
+def _get(stack: Stack, path: str) -> Any:
+    with urllib.request.urlopen(stack.url("billing") + path, timeout=30) as answer:
+        return json.loads(answer.read())
+
+
+def _bill(stack: Stack) -> tuple[int, int]:
+    """(launches, instructions) of all tasks so far."""
+    total = _get(stack, "/api/v1/billing/credits?by=tenant")["total"]
+    return total["launches"], total["instructions"]
+
+
+def _billed(stack: Stack, wanted: tuple[int, int] | None) -> bool:
+    """Whether the bill comes to ``wanted`` (None: to anything) and is what the log gives."""
+    deadline = time.monotonic() + _SETTLED_S
+    while time.monotonic() < deadline:
+        try:
+            if wanted is None or _bill(stack) == wanted:
+                return bool(_get(stack, "/api/v1/billing/verify")["ok"])
+        except OSError:
+            pass
+        time.sleep(0.5)
+    return False
+
+
+def undisturbed(folder: Path) -> tuple[list[str], tuple[int, int]]:
+    """The lines and the bill of a run without faults."""
+    with Stack(folder) as stack:
+        script = Script(stack, "undisturbed")
+        if script.ends(_SCRIPT_S) != 0:
+            raise RuntimeError(f"the undisturbed run failed:\n{script.errors}")
+        time.sleep(2)
+        return script.lines, _bill(stack)
+
+
+def suffer(fault: Fault, seed: int, folder: Path, lines: list[str], bill: tuple[int, int], row: Row) -> None:
+    """One run of the training under the fault, and the verdict on it."""
+    chance = random.Random(seed)
+    with Stack(folder) as stack:
+        after = None if fault.before is None else fault.before(stack)
+        script = Script(stack, "disturbed")
+        if after is not None:
+            after()
+        if script.reaches(chance.randint(1, len(lines) - 4), 120) and fault.strike is not None:
+            fault.strike(stack, script, chance)
+        code = script.ends(_SCRIPT_S)
+        row.runs += 1
+        row.finished += code == 0
+        row.identical += script.lines == lines
+        row.billed += _billed(stack, None if fault.ends_session else bill)
+        again = Script(stack, "next")
+        row.next += again.ends(_SCRIPT_S) == 0 and again.lines == lines
+        if code != 0 and not fault.ends_session:
+            print(f"seed {seed}: exit code {code}\n{script.errors[-3000:]}", flush=True)
+
+
+def table(rows: dict[Fault, Row]) -> str:
+    """Markdown."""
+    head = "| fault | script finished | identical | bill right | next script |\n|---|---|---|---|---|\n"
+    return head + "".join(
+        f"| {fault.what} | {row.finished} of {row.runs} | {row.identical} | {row.billed} of {row.runs} | {row.next} of {row.runs} |\n"
+        for fault, row in rows.items()
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each fault")
+    parser.add_argument("--seed", type=int, default=1, help="of the moments of the faults")
+    parser.add_argument("--only", default="", help="faults whose description has these words")
+    parser.add_argument("--publish", action="store_true", help="write the table to docs/durability.md")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        lines, bill = undisturbed(Path(folder))
+    rows = {fault: Row() for fault in FAULTS if asked.only in fault.what}
+    for number in range(asked.rounds):
+        for fault, row in rows.items():
+            began_s = time.monotonic()
+            with tempfile.TemporaryDirectory() as folder:
+                suffer(fault, asked.seed + number, Path(folder), lines, bill, row)
+            print(f"{fault.what}: {row}, {time.monotonic() - began_s:.0f} s", flush=True)
+    print(table(rows))
+    if asked.publish:
+        page = _DOC.read_text()
+        head, _, rest = page.partition(_BEGIN)
+        _DOC.write_text(f"{head}{_BEGIN}{table(rows)}{_END}{rest.partition(_END)[2]}")
+    kept = {fault: row for fault, row in rows.items() if not fault.ends_session}
+    held = all(row.finished == row.identical == row.runs for row in kept.values())
+    return 0 if held and all(row.billed == row.next == row.runs for row in rows.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""The faults: what happens to a stack and a script that uses it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.chaos.stack import Script, Stack
+
+__all__ = ["FAULTS", "Fault"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``strike`` is called when the script has printed a random number of its lines; ``before`` before it starts, and what it returns once
+    the script runs."""
+
+    what: str
+    strike: Callable[[Stack, Script, random.Random], None] | None = None
+    before: Callable[[Stack], Callable[[], None]] | None = None
+    #: The session does not survive yet: only bill and next script are asked for.
+    ends_session: bool = False
+
+
+def _restart(*parts: str, after_s: float, number: int = signal.SIGKILL) -> Callable[[Stack, Script, random.Random], None]:
+    def strike(stack: Stack, script: Script, chance: random.Random) -> None:
+        for part in parts:
+            stack.end(part, number)
+        time.sleep(after_s)
+        for part in parts:
+            stack.start(part)
+
+    return strike
+
+
+def _still(part: str, seconds: float) -> Callable[[Stack, Script, random.Random], None]:
+    def strike(stack: Stack, script: Script, chance: random.Random) -> None:
+        pids = stack.executors() if part == "executor" else [script.process.pid] if part == "client" else []
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in pids:
+                os.kill(pid, number)
+            if part == "nats":
+                assert stack.nats.process is not None
+                stack.nats.process.send_signal(number)
+            elif part == "server":
+                stack.signal(part, number)
+            if number == signal.SIGSTOP:
+                time.sleep(seconds)
+
+    return strike
+
+
+def _cut(times: int, seconds: float) -> Callable[[Stack, Script, random.Random], None]:
+    def strike(stack: Stack, script: Script, chance: random.Random) -> None:
+        for _ in range(times):
+            stack.link.cut()
+            time.sleep(seconds)
+            stack.link.mend()
+            time.sleep(0.3 if times > 1 else 0)
+
+    return strike
+
+
+def _no_data_port(seconds: float) -> Callable[[Stack, Script, random.Random], None]:
+    def strike(stack: Stack, script: Script, chance: random.Random) -> None:
+        """Its address is in the way of no one else: connections there are refused."""
+        for path in stack.data_sockets():
+            away = path.with_name("d0.away")
+            path.rename(away)
+            time.sleep(seconds)
+            away.rename(path)
+
+    return strike
+
+
+def _six_kills(stack: Stack, script: Script, chance: random.Random) -> None:
+    for _ in range(6):
+        _restart(chance.choice(["server", "nats", "controller", "billing"]), after_s=0)(stack, script, chance)
+        time.sleep(1.5)
+
+
+def _late(part: str) -> Callable[[Stack], Callable[[], None]]:
+    def before(stack: Stack) -> Callable[[], None]:
+        stack.end(part, signal.SIGKILL)
+
+        def after() -> None:
+            time.sleep(12)
+            stack.start(part)
+
+        return after
+
+    return before
+
+
+def _kill_executor(stack: Stack, script: Script, chance: random.Random) -> None:
+    stack.kill_executor()
+
+
+def _kill_node(stack: Stack, script: Script, chance: random.Random) -> None:
+    stack.end("server", signal.SIGKILL)
+    stack.kill_executor()
+    stack.start("server")
+
+
+FAULTS = (
+    Fault("no fault: the control"),
+    Fault("kill -9 the server, started again after 0.5 s", _restart("server", after_s=0.5)),
+    Fault("kill -9 the server, started again after 9 s", _restart("server", after_s=9)),
+    Fault("kill -9 the server, started again after 15 s", _restart("server", after_s=15)),
+    Fault("SIGTERM the server, start it again (a rolling restart)", _restart("server", after_s=0, number=signal.SIGTERM)),
+    Fault("SIGSTOP server for 15 s", _still("server", 15)),
+    Fault("kill -9 nats-server, started again after 0.5 s", _restart("nats", after_s=0.5)),
+    Fault("kill -9 nats-server, started again after 12 s", _restart("nats", after_s=12)),
+    Fault("SIGSTOP nats for 5 s", _still("nats", 5)),
+    Fault("kill -9 the controller, started again after 0.5 s", _restart("controller", after_s=0.5)),
+    Fault("kill -9 billing, started again after 0.5 s", _restart("billing", after_s=0.5)),
+    Fault("kill -9 nats, controller and billing, all started again", _restart("controller", "billing", "nats", after_s=0)),
+    Fault("six kills of a random part, 1.5 s apart", _six_kills),
+    Fault("the client's connection to the bus is cut once", _cut(1, 0)),
+    Fault("the client's connection to the bus is cut 15 times within 5 s", _cut(15, 0)),
+    Fault("the client cannot reach the bus for 15 s", _cut(1, 15)),
+    Fault("SIGSTOP the client for 45 s (a laptop that slept)", _still("client", 45)),
+    Fault("SIGSTOP the executor for 60 s (a device that hangs)", _still("executor", 60)),
+    Fault("the data port cannot be reached for 3 s", _no_data_port(3)),
+    Fault("the script starts while nats is away for 12 s", before=_late("nats")),
+    Fault("the script starts while controller is away for 12 s", before=_late("controller")),
+    Fault("the script starts while server is away for 12 s", before=_late("server")),
+    Fault("kill -9 the executor; its server starts another", _kill_executor, ends_session=True),
+    Fault("kill -9 server and executor together", _kill_node, ends_session=True),
+)

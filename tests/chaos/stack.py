@@ -1,0 +1,203 @@
+"""A bus, a controller, billing and a node, each a process of its own that is ended and started again alone; and a script that uses them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from services.kit.nats_server import NatsServer
+from services.kit.process import free_port, spawn
+from tests.support.node import executor_pids
+from tests.support.stack import ROOT, plain_environment
+
+__all__ = ["PARTS", "Script", "Stack"]
+
+PARTS = ("nats", "controller", "billing", "server")
+_MODULES = {"controller": "services.controller", "billing": "services.billing", "server": "services.server"}
+
+
+class Link:
+    """A TCP port that passes everything on to another while it is ``up``."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._up = True
+        self._sockets: set[socket.socket] = set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """End all connections, and every new one at once."""
+        self._up = False
+        for end in list(self._sockets):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        self._up = True
+
+    def close(self) -> None:
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                if not self._up:
+                    near.close()
+                    continue
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:
+                    near.close()
+                    continue
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        self._sockets |= {source}
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self._sockets -= {source}
+
+
+class Stack:
+    """For the time of a ``with`` block."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.nats = NatsServer(folder / "nats")
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._ports = {name: free_port() for name in ("controller", "billing")}
+
+    def __enter__(self) -> Self:
+        for part in PARTS:
+            self.start(part)
+        self.link = Link(self.nats.port)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.link.close()
+        for part in reversed(PARTS):
+            self.end(part, signal.SIGKILL)
+        self.kill_executor()
+
+    def url(self, part: str) -> str:
+        return f"http://127.0.0.1:{self._ports[part]}"
+
+    def start(self, part: str) -> None:
+        if part == "nats":
+            self.nats.start(deadline_s=60)
+            return
+        environment = plain_environment(
+            WOOLY_NATS_URL=self.nats.url,
+            CONTROLLER_NATS_URL=self.nats.url,
+            WOOLY_BILLING_URL=self.url("billing"),
+            WOOLY_DATA_DIR=str(self.folder / part),
+            WOOLY_CACHE_DIR=str(self.folder / "cache"),
+            NODE_NAME="chaos",
+            WOOLY_DEVICE_VRAM_MB="2048",
+            PYTHONPATH=str(ROOT),
+        )
+        if part in self._ports:
+            environment["WOOLY_HTTP"] = f"127.0.0.1:{self._ports[part]}"
+        with (self.folder / f"{part}.log").open("ab") as log:
+            process = spawn([sys.executable, "-P", "-m", _MODULES[part]], env=environment, stdout=subprocess.PIPE, stderr=log)
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise RuntimeError(f"{part} did not start:\n{(self.folder / f'{part}.log').read_text()[-4000:]}")
+        self._processes[part] = process
+
+    def end(self, part: str, number: int = signal.SIGTERM) -> None:
+        """End a part by a signal, and wait for that."""
+        if part == "nats":
+            self.nats.kill()
+            return
+        process = self._processes.pop(part, None)
+        if process is not None:
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(number)
+            process.wait(60)
+            if process.stdout is not None:
+                process.stdout.close()
+
+    def signal(self, part: str, number: int) -> None:
+        self._processes[part].send_signal(number)
+
+    def executors(self) -> list[int]:
+        return executor_pids(self.folder / "cache")
+
+    def kill_executor(self) -> None:
+        for pid in self.executors():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def data_sockets(self) -> list[Path]:
+        """The sockets of the node's data ports that are there now."""
+        base = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
+        mine = {int(pid): (Path("/proc") / str(pid) / "environ").read_bytes() for pid in self.executors()}
+        return [path for path in base.glob(f"wooly-{os.getuid()}-*/d0") if any(bytes(path) in about for about in mine.values())]
+
+
+class Script:
+    """The training as a process of its own; its lines with the time of each."""
+
+    def __init__(self, stack: Stack, task: str) -> None:
+        environment = plain_environment(
+            WOOLY_NATS_URL=f"nats://127.0.0.1:{stack.link.port}", CONTROLLER_URL=stack.url("controller"), PYTHONPATH=str(ROOT)
+        )
+        self._errors = stack.folder / f"{task}.err"
+        self.lines: list[str] = []
+        with self._errors.open("wb") as errors:
+            self.process = spawn([sys.executable, str(Path(__file__).with_name("train.py"))], env=environment, stdout=subprocess.PIPE,
+                                 stderr=errors, cwd=stack.folder)  # fmt: skip
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text(errors="replace")
+
+    def reaches(self, lines: int, timeout_s: float) -> bool:
+        """Wait until it has printed so many lines, or has ended."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while len(self.lines) < lines and self._reader.is_alive() and time.monotonic() < deadline:
+                self._changed.wait(0.2)
+        return len(self.lines) >= lines
+
+    def ends(self, timeout_s: float) -> int | None:
+        """Its exit code; None when it hangs."""
+        try:
+            code = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            return None
+        self._reader.join(10)
+        return code
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.lines.append(line.decode().rstrip())
+                self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
