@@ -35,6 +35,9 @@ test: $(STAMP).dev ## the tests, 16 to 33 minutes on 2 cores
 	@# bytecode is kept, although the environment may forbid it: hundreds of processes import the same modules
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
+variants: $(STAMP).dev ## more scripts, layouts, back ends, launchers and random programs of what make test tries some of; half an hour
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n 3 --dist loadfile -m variant
+
 mutate: $(STAMP).dev ## sampled faults in the code that must hold, planted one at a time: how many the tests find (docs/mutation.md)
 	$(BIN)/python -m tests.mutation --publish
 

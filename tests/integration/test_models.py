@@ -23,7 +23,8 @@ from tests.support.results import compare
 from tests.support.stack import EmbeddedStack, plain_environment
 
 SCRIPTS = Path(__file__).parent / "scripts"
-COMPARED = "mlp cnn llama gpt2 lora t5 amp rnn vision attention masks indexing loader saving kernels".split()
+COMPARED = "mlp cnn llama gpt2 amp rnn masks kernels".split()
+MORE = "lora t5 vision attention indexing loader saving".split()
 COMPUTED_IN = {"amp": torch.bfloat16}
 DEVICE_ONLY = ["cuda_calls", "mistakes", "odd_values", "asserts"]
 
@@ -71,7 +72,7 @@ def closed_sessions(stack: EmbeddedStack) -> list[SessionClosedFact]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", COMPARED)
+@pytest.mark.parametrize("script", [*COMPARED, *(pytest.param(script, marks=pytest.mark.variant) for script in MORE)])
 def test_as_on_the_cpu_and_the_same_twice(script: str, stack: EmbeddedStack, tmp_path: Path) -> None:
     want = run_copy(script, tmp_path / "cpu.pt", plain_environment())
     first = run(script, tmp_path / "first.pt", stack.client_environment())

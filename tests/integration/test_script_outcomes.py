@@ -52,8 +52,13 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("launcher", [(), (WOOLY, "run")], ids=["python", "wooly-run"])
-@pytest.mark.parametrize("name", list(ENDINGS))
+LAUNCHED = [pytest.param(name, (), id=f"{name}-python") for name in ENDINGS]
+LAUNCHED += [pytest.param(name, (WOOLY, "run"), id=f"{name}-wooly-run") for name in ("normal", "exit3", "error")]
+OTHERS = [name for name in ENDINGS if name not in ("normal", "exit3", "error")]
+LAUNCHED += [pytest.param(name, (WOOLY, "run"), id=f"{name}-wooly-run", marks=pytest.mark.variant) for name in OTHERS]
+
+
+@pytest.mark.parametrize(("name", "launcher"), LAUNCHED)
 def test_how_a_script_ended_is_its_tasks_state(stack: EmbeddedStack, name: str, launcher: tuple[str, ...]) -> None:
     code, exit_code, state, reason, outcome = ENDINGS[name]
     title = f"{name}{len(launcher)}"

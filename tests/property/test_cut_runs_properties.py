@@ -26,7 +26,7 @@ from wis.verify import Verified, verify
 from wis.verify.launches import SCALAR_TYPES
 
 VRAM = 1 << 28
-ENGINES = [("reference", 1), ("host", 1), ("host", 2), ("opencl", 2)]
+ENGINES = [("reference", 1), pytest.param(("host", 1), marks=pytest.mark.variant), ("host", 2), ("opencl", 2)]
 Bytes = dict[int, bytes]
 
 

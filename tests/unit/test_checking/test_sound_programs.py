@@ -96,7 +96,7 @@ except torch.AcceleratorError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["reference", "host"])
+@pytest.mark.parametrize("backend", ["reference", pytest.param("host", marks=pytest.mark.variant)])
 def test_correct_programs_run_to_their_end(backend: str, tmp_path: Path) -> None:
     for name, text in PROGRAMS.items():
         (tmp_path / f"{name}.py").write_text(_TRAINING + text)
