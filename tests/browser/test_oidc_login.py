@@ -110,6 +110,7 @@ def test_a_provider_that_is_away_leaves_the_other_ways(plane: Plane, provider: L
         provider.start()
 
 
+@pytest.mark.soak
 def test_a_provider_with_new_keys_is_followed(provider: LocalProvider, browser: Chrome) -> None:
     for _ in range(2):
         browser.driver.delete_all_cookies()
