@@ -15,12 +15,14 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import nats.errors
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import save_file
 
@@ -497,6 +499,28 @@ def test_a_script_without_a_good_key_gets_an_error(world: World, key: str, says:
     text = _other_secret(world.a) if key else ""
     with pytest.raises(NoServerError, match=says):
         open_session(Config(nats_urls=(world.stack.addresses["nats"],), api_key=text, tls_ca=str(world.stack.ring.ca)))
+
+
+def test_a_script_that_starts_while_no_controller_runs_waits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bus admits no key then: no service answers its callout."""
+    said: list[str] = []
+    monkeypatch.setattr("wooly.progress.say", said.append)
+    stack = world.stack
+    config = Config(
+        nats_urls=(stack.addresses["nats"],), controller_url=stack.addresses["controller"], api_key=world.a, tls_ca=str(stack.ring.ca),
+        required_vram_mb=64,
+    )  # fmt: skip
+    up = psutil.Process(stack.process.pid)
+    (controller,) = [child for child in up.children() if "services.controller" in " ".join(child.cmdline())]
+    up.suspend()  # or it would start the next controller at once
+    controller.kill()
+    with ThreadPoolExecutor() as pool:
+        opening = pool.submit(open_session, config)
+        until(lambda: any("waiting, at most" in line for line in said) or opening.done(), "it waits")
+        up.resume()
+        session = opening.result(DEADLINE_S)
+    session.close()
+    assert session.totals is not None
 
 
 # -- helpers -------------------------------------------------------------------------------------------------------------------------
