@@ -322,6 +322,7 @@ class Session:
         await self._bus.subscribe(subjects.session_done(self._info.session, self._bus.principal), self._on_done)
         self._bus.on_reconnect(self._send_all)
         self._watcher = asyncio.create_task(self._watch())
+        threading.Thread(target=self._data_port.open, name="wooly link", daemon=True).start()
 
     def _send(self, sent: _Sent) -> None:
         # Who knew it before could send something else under it, and the bus would take the batch for a repeat of that.

@@ -44,6 +44,7 @@ from services.server.protocol import (
     Forget,
     JournalAnew,
     Journalled,
+    Linked,
     MemoryFreed,
     Prepare,
     Prepared,
@@ -386,6 +387,10 @@ class Device:
                     self._arrived(pending)
             case Compiled():
                 self._accounting.compiled(report)
+            case Linked(name, linked):
+                session = self.sessions.get(name)
+                if session is not None:
+                    session.unlinked = not linked
             case Recalled(name, dones):
                 session = self.sessions.get(name)
                 if session is not None:
@@ -485,13 +490,15 @@ class Device:
         """Let the data port use the node's certificate if it was replaced. Raises OSError."""
         self._executor.renew_certificate()
 
-    def tick(self, lease_ns: int, since_ns: int) -> None:
-        """Reap silent sessions and settle the books. ``since_ns``: the time since the last tick."""
+    def tick(self, lease_ns: int, unlinked_lease_ns: int, since_ns: int) -> None:
+        """Reap silent sessions and settle the books. ``unlinked_lease_ns``: the lease of a client without a connection to the data port;
+        ``since_ns``: the time since the last tick."""
         if self.attached is None:
             return
         for session in list(self.sessions.values()):
             session.silent_ns += min(since_ns, _LISTENED_NS_MAX)
-            if session.silent_ns > lease_ns and self._waits_for_client(session):
+            silent_ns_max = min(lease_ns, unlinked_lease_ns) if session.unlinked else lease_ns
+            if session.silent_ns > silent_ns_max and self._waits_for_client(session):
                 self._log.info("lease ran out", **session.record.about)
                 session.reason = "lease"
                 session.outcome = session.outcome or Outcome(lost=True)

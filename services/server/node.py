@@ -391,7 +391,7 @@ class Node:
     # -- once a second -------------------------------------------------------------------------------------------------------------
 
     async def _tick_forever(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, settings = asyncio.get_running_loop(), self._settings
         due = loop.time()
         ticked_ns = time.monotonic_ns()
         while True:
@@ -402,7 +402,7 @@ class Node:
             self._safely(self._journal.tick)
             for device, gauge in zip(self._devices, self._gauges, strict=True):
                 self._safely(device.renew_certificate)
-                self._safely(partial(device.tick, self._settings.lease_ms * 10**6, since_ns))
+                self._safely(partial(device.tick, settings.lease_ms * 10**6, settings.unlinked_lease_ms * 10**6, since_ns))
                 message = self._safely(partial(gauge.read, device, self._node, self._facts.epoch))
                 if message is None and device.attached is not None:
                     message = metrics.heartbeat(device, self._node, self._facts.epoch)

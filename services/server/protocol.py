@@ -23,7 +23,7 @@ STOP_WORDS: Final = 8
 """The stop page is a file of this many u64 (little-endian), mapped by both: the server writes into word p the serial up to which launches
 of priority p stop as soon as they can. Faster than any message: the code that runs a launch reads it."""
 
-PROTOCOL: Final = 6
+PROTOCOL: Final = 7
 """Grows with every change of these messages: a server does not take over an executor of another version."""
 
 RAN: Final = 0
@@ -267,12 +267,19 @@ class Compiled(msgspec.Struct, array_like=True, frozen=True, tag="compiled"):
     compile_ns: int
 
 
+class Linked(msgspec.Struct, array_like=True, frozen=True, tag="linked"):
+    """Whether the session's client is connected to the data port, when that changes."""
+
+    session: str
+    linked: bool
+
+
 class Recalled(msgspec.Struct, array_like=True, frozen=True, tag="recalled"):
     session: str
     dones: tuple[bytes, ...]
 
 
-Report = Attached | SpaceOpened | SpaceClosed | Prepared | Compiled | Executed | MemoryFreed | Charged | Journalled | Recalled
+Report = Attached | SpaceOpened | SpaceClosed | Prepared | Compiled | Executed | MemoryFreed | Charged | Journalled | Linked | Recalled
 
 _command: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)
 _report: Final[msgspec.msgpack.Decoder[Report]] = msgspec.msgpack.Decoder(Report)

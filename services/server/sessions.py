@@ -117,6 +117,8 @@ class Session:
     resident_bytes: int = 0
     #: How long nothing came from its client while the node listened.
     silent_ns: int = 0
+    #: Its client closed its connection to the data port, as one that ends or is killed does.
+    unlinked: bool = False
     #: Batches that came and are not over, by seq.
     pending: dict[int, Pending] = field(default_factory=dict)
     #: Why it is over although it is not closed yet.

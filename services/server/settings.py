@@ -97,6 +97,7 @@ class Settings:
     memory: MemorySettings
     dispatch: DispatchConfig
     keep_sessions: bool = True
+    unlinked_lease_ms: int = 30_000
     tenant_sessions_max: int = 1024
     authentication: bool = False
     tls_files: tuple[str, str] | None = None
@@ -132,6 +133,7 @@ class Settings:
             data_host=env.get("WOOLY_DATA_HOST") or "127.0.0.1",
             data_port=integer(env, "WOOLY_DATA_PORT"),
             lease_ms=integer(env, "WOOLY_LEASE_MS"),
+            unlinked_lease_ms=integer(env, "WOOLY_UNLINKED_LEASE_MS"),
             orphan_s=integer(env, "WOOLY_ORPHAN_MS") / 1000,
             fuel=optional_integer(env, "WOOLY_KERNEL_FUEL") or None,
             trust=read_trust(env.get(TRUST_VARIABLE, "")),

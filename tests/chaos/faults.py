@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.chaos.stack import Script, Stack
+from tests.chaos.stack import PARTS, Script, Stack
 
 __all__ = ["FAULTS", "Fault"]
 
@@ -31,8 +31,9 @@ def _restart(*parts: str, after_s: float, number: int = signal.SIGKILL) -> Calla
         for part in parts:
             stack.end(part, number)
         time.sleep(after_s)
-        for part in parts:
-            stack.start(part)
+        for part in PARTS:
+            if part in parts:
+                stack.start(part)
 
     return strike
 

@@ -183,6 +183,7 @@ class TestBulk:
 
     def test_a_wrong_token_opens_nothing(self, shared: Node) -> None:
         session = shared.open()
+        session._data_port.close()
         session._data_port._hello = type(session._data_port._hello)(session.info.session, "0" * 32)
         with pytest.raises(NodeLostError, match="token"):
             session.submit(Flush(uploads=[(1, memoryview(bytes(1 << 20)))]))
@@ -532,6 +533,31 @@ class TestLoss:
             closed = node.facts(SessionClosedFact)
             assert closed[0].reason == "lease"
             assert node.info().devices[0].vram_free_bytes == node.info().devices[0].vram_bytes
+
+    def test_a_suspended_client_keeps_its_session_and_a_killed_one_does_not(self, tmp_path: Path) -> None:
+        with Node(tmp_path, WOOLY_UNLINKED_LEASE_MS="1000") as node:
+            script = (
+                "import sys\nfrom wooly.config import Config\nfrom wooly.link import Flush\nfrom wooly.session import open_session\n"
+                f"s = open_session(Config(nats_urls=({node.nats.url!r},)))\n"
+                "s._data_port.open()\ns.wait(s.submit(Flush(allocs=[(1, 8)])))\nprint(s.info.session, flush=True)\nsys.stdin.read()\n"
+                "s.wait(s.submit(Flush(frees=(1,))))\n"
+            )
+            clients = [
+                subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+                for _ in range(2)
+            ]
+            names = [client.stdout.readline().strip() for client in clients if client.stdout is not None]
+            suspended, killed = clients
+            suspended.send_signal(signal.SIGSTOP)
+            killed.kill()
+            (closed,) = node.facts(SessionClosedFact)
+            assert (closed.session, closed.reason) == (names[1], "lease")
+            assert [session.session for session in node.stats().sessions] == [names[0]]
+            suspended.send_signal(signal.SIGCONT)
+            suspended.communicate(timeout=DEADLINE_S)
+            killed.communicate()
+            assert suspended.returncode == 0
+            assert [fact.reason for fact in node.facts(SessionClosedFact, 2)] == ["lease", "done"]
 
     def test_a_session_that_ends_after_a_batch_that_is_never_sent_ends_with_its_lease(self, tmp_path: Path) -> None:
         """Its last batch was refused (for a budget, say), or lost, and the client has vanished: it would be charged for its memory for

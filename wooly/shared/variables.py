@@ -157,6 +157,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     _number("WOOLY_DATA_PORT", 0, 0, 65535, _NODE, "The data port of the first device; the next devices follow. 0: any free port."),
     # Node: sessions and limits.
     _number("WOOLY_LEASE_MS", 120_000, 1_000, 3_600_000, _NODE, "Silence of a client after which its session ends, in ms."),
+    _number(
+        "WOOLY_UNLINKED_LEASE_MS", 30_000, 1_000, 3_600_000, _NODE,
+        "The same of a client whose connection to the data port has ended, as it does when the client is killed.",
+    ),
     _number("WOOLY_ORPHAN_MS", 60_000, 100, 600_000, _NODE, "Time that an executor lives on without its server, in ms."),
     Variable(
         "WOOLY_ON_STOP", "`keep` or `end`", "keep", _NODE,

@@ -76,8 +76,13 @@ class DataPort:
         self._hello = Hello(session, token)
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
-        #: messages and bodies
+        #: messages and bodies after the greeting
         self.sent_bytes = 0
+
+    def open(self) -> None:
+        """Connect, if that works now: while the connection is there the node knows that this process lives. Raises nothing."""
+        with self._lock, contextlib.suppress(OSError, NodeLostError, ProtocolError):
+            self._connected()
 
     def put(self, chunks: Sequence[memoryview]) -> list[bytes]:
         """Bring chunks to the node, only those it lacks; their names. Raises NodeLostError, RefusedError."""
@@ -148,12 +153,12 @@ class DataPort:
             except OSError as error:
                 failure = error
                 continue
-            self._send(connection, self._hello)
+            connection.sendall(frame(self._hello))
             answer = _receive(connection)
             if isinstance(answer, Welcome):
                 return connection
             connection.close()
-            failure = ConnectionError(answer.message if isinstance(answer, Denied) else "unexpected answer")
+            failure = PermissionError(answer.message) if isinstance(answer, Denied) else ConnectionError("unexpected answer")
         raise failure
 
     def _drop(self) -> None:

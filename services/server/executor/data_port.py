@@ -70,9 +70,18 @@ class _Connection(asyncio.BufferedProtocol):
     """One client connection. Receives a head, then a message, then for a Put its bytes; requests are answered in order."""
 
     def __init__(
-        self, staging: Staging, content: Content, open_cache: OpenCache, open_now: dict[_Connection, None], hello_s: float, most: int
+        self,
+        staging: Staging,
+        content: Content,
+        open_cache: OpenCache,
+        open_now: dict[_Connection, None],
+        hello_s: float,
+        most: int,
+        on_linked: Callable[[str, bool], None],
     ) -> None:
-        """``open_now``: all that are open, in the order they came; at most ``most``."""
+        """``open_now``: all that are open, in the order they came; at most ``most``. ``on_linked(session, whether)``: the first connection
+        of a session is there, or the last is gone."""
+        self._on_linked = on_linked
         self._staging = staging
         self._content = content
         self._open_cache = open_cache
@@ -103,6 +112,8 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._drained.set()
         self._open_now.pop(self, None)
+        if self.session and self._cache is None and not any(other.session == self.session for other in self._open_now):
+            self._on_linked(self.session, False)
         if self._patience is not None:
             self._patience.cancel()
         if self._sending is not None:
@@ -168,6 +179,8 @@ class _Connection(asyncio.BufferedProtocol):
                     return
                 self.session = session
                 of_one = [other for other in self._open_now if other.session == session]
+                if len(of_one) == 1 and self._cache is None:
+                    self._on_linked(session, True)
                 if len(of_one) > _CONNECTIONS_OF_ONE_MAX:
                     of_one[0].abort()
                 if self._patience is not None:
@@ -265,6 +278,8 @@ class DataPort:
         self._port = port
         self._advertised_host = advertised_host
         self.addresses: tuple[str, ...] = ()
+        self.on_linked: Callable[[str, bool], None] = lambda session, linked: None
+        """Called with a session and whether it has connections, when that changes (thread of the data port)."""
         self._started = threading.Event()
         self._failure: OSError | None = None
 
@@ -302,7 +317,8 @@ class DataPort:
             connection.abort()
 
     def _connection(self) -> _Connection:
-        return _Connection(self._staging, self._content, self._open_cache, self._open_now, self._hello_s, self._connections_max)
+        linked = self.on_linked
+        return _Connection(self._staging, self._content, self._open_cache, self._open_now, self._hello_s, self._connections_max, linked)
 
     async def _serve(self) -> None:
         self._loop = loop = asyncio.get_running_loop()

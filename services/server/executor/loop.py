@@ -55,6 +55,7 @@ from services.server.protocol import (
     HeldSession,
     JournalAnew,
     Journalled,
+    Linked,
     MemoryFreed,
     OpenSpace,
     Prepare,
@@ -112,6 +113,7 @@ class Executor:
         self._server: socket.socket | None = None
         self._send_lock = threading.Lock()
         self._preparing = Preparing(self._programs, self._report)
+        data_port.on_linked = lambda session, linked: self._report(Linked(session, linked))
         self._over = False
         self._log = get_logger()
 

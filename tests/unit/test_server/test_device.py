@@ -138,10 +138,10 @@ def test_a_tick_that_ends_a_silent_session_goes_on(tmp_path: Path, monkeypatch: 
     async def body(bench: Bench) -> None:
         session = bench.device.sessions["s"]
         for _ in range(2):
-            bench.device.tick(0, 1)
+            bench.device.tick(0, 0, 1)
         assert session.reason == "lease" and session.closing is not None
         await session.closing
-        bench.device.tick(0, 1)
+        bench.device.tick(0, 0, 1)
         assert bench.device.sessions == {}
 
     on_a_device(tmp_path, monkeypatch, body)
@@ -153,17 +153,17 @@ def test_a_lease_counts_the_time_that_the_node_listened(tmp_path: Path, monkeypa
 
     async def body(bench: Bench) -> None:
         session = bench.device.sessions["s"]
-        bench.device.tick(lease, 1000 * second)
-        bench.device.tick(lease, 28 * second)
+        bench.device.tick(lease, lease, 1000 * second)
+        bench.device.tick(lease, lease, 28 * second)
         assert session.closing is None
         for _ in range(13):
-            bench.device.tick(lease, 2 * second)
+            bench.device.tick(lease, lease, 2 * second)
         assert session.closing is None, "30 s heard nothing, and no more"
         session.silent_ns = 0  # it pings
         for _ in range(30):
-            bench.device.tick(lease, second)
+            bench.device.tick(lease, lease, second)
         assert session.closing is None
-        bench.device.tick(lease, second)
+        bench.device.tick(lease, lease, second)
         assert session.reason == "lease"
 
     on_a_device(tmp_path, monkeypatch, body)
