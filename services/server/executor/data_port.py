@@ -80,7 +80,7 @@ class _Connection(asyncio.BufferedProtocol):
         on_linked: Callable[[str, bool], None],
     ) -> None:
         """``open_now``: all that are open, in the order they came; at most ``most``. ``on_linked(session, whether)``: the first connection
-        of a session is there, or the last is gone."""
+        of a session is there, or the last has ended."""
         self._on_linked = on_linked
         self._staging = staging
         self._content = content
