@@ -26,8 +26,8 @@ from bus_schemas.frames import Frames, frame
 from bus_schemas.terms import TaskTerms
 from jit.backends import create_engine
 from services.server.executor.content import Content
-from services.server.executor.data_port import DataPort
-from services.server.executor.loop import Executor
+from services.server.executor.data_port import DataPort, listen
+from services.server.executor.loop import Commands, Executor
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.staging import Staging
 from services.server.protocol import Confirm, Execute, Executed, OpenSpace, decode_command, decode_report
@@ -70,9 +70,10 @@ def _executor(folder: Path) -> Executor:
     engine = create_engine("host", cache_dir=folder / "cache", threads=1, vram_bytes=1 << 31, fuel=None, device=0)
     staging = Staging()
     content = Content(staging)
-    port = DataPort(staging, content, folder / "d", "127.0.0.1", 0, "127.0.0.1")
+    port = DataPort(staging, content, listen(folder / "d", "127.0.0.1", 0), "127.0.0.1")
     memory = DeviceMemory(engine, content, MemorySettings(swap_disk_bytes=0))
-    return Executor(engine=engine, socket_path=folder / "x", data_port=port, staging=staging, content=content, memory=memory, orphan_s=1.0)
+    commands = Commands.open(folder / "x")
+    return Executor(engine=engine, commands=commands, data_port=port, staging=staging, content=content, memory=memory, orphan_s=1.0)
 
 
 def play(path: Path, batches: int, profile: bool = False) -> dict[str, float]:

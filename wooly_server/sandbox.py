@@ -1,8 +1,9 @@
 """The sandbox of a process that handles what tenants send: Linux's own means, entered by the process itself before it takes any of it.
 
-What a process loses when it enters stays lost, for its children too. Three layers, each where the kernel has it: *no new privileges* (a
-set-user-id program gives none), *seccomp* (system calls that nothing here needs fail with EPERM), *Landlock* (files, TCP ports, signals and
-abstract sockets beyond those that are named are denied). All work without privileges.
+What a process loses when it enters stays lost, for its children too. Three layers work without privileges, each where the kernel has it:
+*no_new_privs* (a set-user-id program gives none), *seccomp* (system calls that nothing here needs fail with EPERM), *Landlock* (files, TCP
+ports, signals and abstract sockets beyond those that are named are denied). Around them are a user, a network and limits of its own
+(``isolation``).
 
 Sources: Linux's userspace-api/seccomp_filter, userspace-api/landlock and their uapi headers; numbers of system calls from asm/unistd_64.h
 (x86-64) and asm-generic/unistd.h (aarch64).
@@ -16,13 +17,22 @@ import importlib.util
 import os
 import platform
 import struct
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["Sandbox", "enter", "for_programs", "offered"]
+from wooly_server import module_command
+from wooly_server.cgroup import offered_limits
+from wooly_server.isolation import User, limit, own_network, own_user
+
+__all__ = ["EXECUTOR_UID", "Sandbox", "enter", "for_programs", "offered"]
+
+EXECUTOR_UID: Final = 61_183
+"""The user of an executor that no configuration names: a number that neither distributions nor systemd give to anything (the last of the
+unused ones in systemd's table of user ids)."""
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
@@ -40,29 +50,32 @@ _OUR_PACKAGES: Final = ("bus_schemas", "jit", "scheduler", "services", "wis", "w
 
 @dataclass(frozen=True, slots=True)
 class Sandbox:
-    """What stays allowed. ``listen``: the TCP port that may be bound (0: any free one), None: none; connecting never is."""
+    """What stays allowed. No TCP port may be bound, and none be connected to."""
 
     #: Folders and files that may be read, and programs in them executed.
     read: tuple[str, ...] = ()
     #: Folders of which, and of those below, the names may be listed.
     listed: tuple[str, ...] = ()
-    #: Folders that may be read and written.
+    #: Folders that may be read and written. They become those of ``user``.
     write: tuple[str, ...] = ()
     #: Device files below /dev may be used.
     devices: bool = False
-    listen: int | None = None
     #: Sockets may be made, and connected.
     sockets: bool = False
     connect: bool = False
     #: Other programs may be started.
     execute: bool = False
+    #: The user to become, where the process starts as root; None: it is not asked for.
+    user: User | None = None
+    #: How many files may be open, and how many processes the user may have, where it has one of its own. 0: as many as before.
+    files: int = 0
+    processes: int = 0
 
 
 def for_programs(**more: Any) -> Sandbox:
     """A sandbox in which Python, our packages, libraries and compilers work, and ``more``. Not all of /proc is there: it shows the
     environment of other processes of the user."""
-    found = (importlib.util.find_spec(name) for name in _OUR_PACKAGES)
-    ours = [folder for spec in found if spec is not None for folder in spec.submodule_search_locations or ()]
+    ours = _ours()
     named = [folder for name in _FOLDER_VARIABLES for folder in os.environ.get(name, "").split(os.pathsep) if folder]
     read = (*_SYSTEM_FOLDERS, f"/proc/{os.getpid()}", sys.prefix, sys.base_prefix, *ours, *named, *filter(None, sys.path))
     # Drivers look for devices from the root on; Python lists the folders of packages.
@@ -70,19 +83,29 @@ def for_programs(**more: Any) -> Sandbox:
     return Sandbox(read=read, listed=listed, **more)
 
 
+def _ours() -> list[str]:
+    """The folders of our packages."""
+    found = (importlib.util.find_spec(name) for name in _OUR_PACKAGES)
+    return [folder for spec in found if spec is not None for folder in spec.submodule_search_locations or ()]
+
+
 def enter(sandbox: Sandbox) -> tuple[str, ...]:
-    """Give up everything else, for ever; the layers that hold, and those that this kernel lacks, for the log. Call it before there is a
-    second thread: threads that exist are not held."""
+    """Give up everything else, for ever; the layers that hold, and ``no ...`` with the reason for those that do not. Call it before there
+    is a second thread: threads that exist are not held."""
+    network = own_network()
+    needed = () if sandbox.user is None else (sys.executable, os.__file__, *_ours())
+    user = own_user(sandbox.user, sandbox.write, sandbox.read, needed)
+    limits = limit(sandbox.files, 0 if user.startswith("no ") else sandbox.processes)
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
-        return ("no sandbox: no_new_privs is refused",)
-    return ("no new privileges", _enter_landlock(sandbox), _enter_seccomp(sandbox))
+        return (user, network, limits, "no no_new_privs, and no layer that needs it: refused")
+    return (user, network, limits, "no_new_privs", _enter_landlock(sandbox), _enter_seccomp(sandbox))
 
 
 def offered() -> tuple[str, ...]:
-    """The layers that this machine has, without entering."""
-    abi = _landlock_abi()
-    seccomp = Path("/proc/sys/kernel/seccomp/actions_avail").exists() and platform.machine() in _CALLS
-    return (f"Landlock {abi}" if abi >= _ABI_LEAST else "no Landlock", "seccomp" if seccomp else "no seccomp")
+    """The layers that a process of this user has on this machine, and those that it lacks, with the reason: one enters, with the default
+    user where it may become another."""
+    done = subprocess.run(module_command("wooly_server.sandbox"), capture_output=True, text=True, check=True)
+    return tuple(done.stdout.splitlines())
 
 
 # -- Landlock ----------------------------------------------------------------------------------------------------------------------
@@ -90,7 +113,7 @@ def offered() -> tuple[str, ...]:
 _ABI_LEAST: Final = 2
 """The first (Linux 5.19) that lets files be moved between folders."""
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_PATH_BENEATH, _NET_PORT = 1, 2
+_PATH_BENEATH: Final = 1
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
 _TRUNCATE, _IOCTL_DEV = 1 << 14, 1 << 15
 _OF_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
@@ -122,8 +145,6 @@ def _enter_landlock(sandbox: Sandbox) -> str:
         _allow(ruleset, sandbox.listed, _READ_DIR)
         _allow(ruleset, sandbox.write, files & ~_EXECUTE | reading)
         _allow(ruleset, ("/dev",) if sandbox.devices else ("/dev/null", "/dev/urandom"), (reading | _WRITE_FILE | _IOCTL_DEV) & files)
-        if net and sandbox.listen is not None:
-            _add(ruleset, _NET_PORT, struct.pack("=QQ", _BIND_TCP, sandbox.listen))
         if _libc.syscall(_RESTRICT_SELF, ruleset, 0) != 0:
             return f"no Landlock: {os.strerror(ctypes.get_errno())}"
     finally:
@@ -137,21 +158,16 @@ def _allow(ruleset: int, paths: Iterable[str], rights: int) -> None:
             place = os.open(path, os.O_PATH | os.O_CLOEXEC)
             try:
                 held = rights if os.path.isdir(path) else rights & _OF_FILES
-                _add(ruleset, _PATH_BENEATH, struct.pack("=Qi", held, place))
+                _libc.syscall(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("=Qi", held, place), 0)  # one refused allows less
             finally:
                 os.close(place)
-
-
-def _add(ruleset: int, kind: int, rule: bytes) -> None:
-    if _libc.syscall(_ADD_RULE, ruleset, kind, rule, 0) != 0:
-        raise OSError(ctypes.get_errno(), "landlock_add_rule")
 
 
 # -- seccomp -----------------------------------------------------------------------------------------------------------------------
 
 _CALLS: Final[dict[str, dict[str, int]]] = {
     "x86_64": {
-        "socket": 41, "connect": 42, "bind": 49, "listen": 50, "execve": 59, "ptrace": 101, "syslog": 103, "modify_ldt": 154,
+        "socket": 41, "connect": 42, "bind": 49, "execve": 59, "ptrace": 101, "syslog": 103, "modify_ldt": 154,
         "pivot_root": 155, "adjtimex": 159, "chroot": 161, "acct": 163, "settimeofday": 164, "mount": 165, "umount2": 166,
         "swapon": 167, "swapoff": 168, "reboot": 169, "sethostname": 170, "setdomainname": 171, "iopl": 172, "ioperm": 173,
         "init_module": 175, "delete_module": 176, "quotactl": 179, "clock_settime": 227, "kexec_load": 246, "add_key": 248,
@@ -164,7 +180,7 @@ _CALLS: Final[dict[str, dict[str, int]]] = {
     "aarch64": {
         "umount2": 39, "mount": 40, "pivot_root": 41, "chroot": 51, "quotactl": 60, "acct": 89, "unshare": 97, "kexec_load": 104,
         "init_module": 105, "delete_module": 106, "clock_settime": 112, "syslog": 116, "ptrace": 117, "reboot": 142,
-        "sethostname": 161, "setdomainname": 162, "settimeofday": 170, "adjtimex": 171, "socket": 198, "bind": 200, "listen": 201,
+        "sethostname": 161, "setdomainname": 162, "settimeofday": 170, "adjtimex": 171, "socket": 198, "bind": 200,
         "connect": 203, "add_key": 217, "request_key": 218, "keyctl": 219, "execve": 221, "swapon": 224, "swapoff": 225,
         "perf_event_open": 241, "fanotify_init": 262, "name_to_handle_at": 264, "open_by_handle_at": 265, "clock_adjtime": 266,
         "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271, "kcmp": 272, "finit_module": 273, "bpf": 280,
@@ -188,7 +204,7 @@ def _enter_seccomp(sandbox: Sandbox) -> str:
     calls = _CALLS.get(machine)
     if calls is None or sys.maxsize < 1 << 32:
         return f"no seccomp: no filter for {machine}"
-    groups = ((sandbox.sockets, ("socket", "bind", "listen")), (sandbox.connect, ("connect",)), (sandbox.execute, ("execve", "execveat")))
+    groups = ((sandbox.sockets, ("socket", "bind")), (sandbox.connect, ("connect",)), (sandbox.execute, ("execve", "execveat")))
     kept = {name for allowed, names in groups if allowed for name in names}
     code = b"".join(_filter(machine, [number for name, number in calls.items() if name not in kept]))
     steps = ctypes.create_string_buffer(code, len(code))
@@ -216,4 +232,6 @@ def _filter(machine: str, numbers: list[int]) -> Iterator[bytes]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(", ".join(offered()) + "\n")
+    user = User(EXECUTOR_UID, EXECUTOR_UID) if os.geteuid() == 0 else None
+    limits = offered_limits()
+    sys.stdout.write("\n".join((*enter(for_programs(user=user)), *limits)) + "\n")

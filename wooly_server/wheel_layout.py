@@ -7,7 +7,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGES = ("jit", "scheduler", "billing", "services")
-FILES = ("__init__.py", "__main__.py", "sandbox.py")
+FILES = ("__init__.py", "__main__.py", "cgroup.py", "isolation.py", "sandbox.py")
 
 
 class WheelLayout(BuildHookInterface):  # type: ignore[type-arg]  # hatchling has no types for its configuration

@@ -19,8 +19,8 @@ from scheduler.dispatch import decisions as why
 from scheduler.vram.overcommit import schedulable_bytes
 
 __all__ = [
-    "WEIGHT_MAX", "SLA_MS_MAX", "VRAM_WAIT_MS_MAX", "check_quota", "check_request", "sound_outcome", "EXECUTOR_LOST", "REFUSALS",
-    "OpenRefused", "not_taken", "refusal",
+    "WEIGHT_MAX", "SLA_MS_MAX", "VRAM_WAIT_MS_MAX", "check_quota", "check_request", "sound_outcome", "EXECUTOR_LOST",
+    "EXECUTOR_OUT_OF_MEMORY", "REFUSALS", "OpenRefused", "not_taken", "refusal",
 ]  # fmt: skip
 
 WEIGHT_MAX: Final = 10_000
@@ -86,6 +86,10 @@ def _bad(field: str, reason: str) -> Fault:
 
 
 EXECUTOR_LOST: Final = Fault(faults.NODE_LOST, "the process that held this session's device memory ended; start the script again")
+EXECUTOR_OUT_OF_MEMORY: Final = Fault(
+    faults.NODE_LOST,
+    "the process that held this session's device memory took more of the node's memory than it may, and was ended; start the script again",
+)
 
 REFUSALS: Final = {
     why.SESSION_UNKNOWN: Fault(faults.SESSION_LOST, "this node does not know the session: its lease ran out, or the node started anew"),

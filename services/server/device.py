@@ -19,7 +19,7 @@ from services.kit.errors import StartError
 from services.kit.log import get_logger
 from services.kit.trace import Tracing
 from services.server.accounting import Accounting, Counters, Spent
-from services.server.admission import EXECUTOR_LOST, REFUSALS, OpenRefused, not_taken, refusal
+from services.server.admission import EXECUTOR_LOST, EXECUTOR_OUT_OF_MEMORY, REFUSALS, OpenRefused, not_taken, refusal
 from services.server.allowance import Gate
 from services.server.dispatch_log import Alarm, DispatchLog
 from services.server.executor_process import ExecutorProcess
@@ -535,7 +535,8 @@ class Device:
 
     def _on_lost(self) -> None:
         """The executor's memory is lost: its sessions end with a fault, and a new executor is started."""
-        self._log.error("executor lost", gpu=self.gpu, sessions=len(self.sessions))
+        fault = EXECUTOR_OUT_OF_MEMORY if self._executor.exceeded_memory else EXECUTOR_LOST
+        self._log.error("executor lost", gpu=self.gpu, sessions=len(self.sessions), reason=fault.message)
         self._counters.restarts += 1
         self.attached = None
         self._alarm.set(None)
@@ -548,7 +549,7 @@ class Device:
             future.exception()  # mark it retrieved: the request may have been abandoned
         self._opening.clear()
         for session in list(self.sessions.values()):
-            self._send_done(session.record.session, encode_done(Done(session.record.session, 0, fault=EXECUTOR_LOST)))
+            self._send_done(session.record.session, encode_done(Done(session.record.session, 0, fault=fault)))
             self._end(session, "executor_lost", failed=True)
         self._dispatch.close()
         self._dispatch = self._log_factory()

@@ -19,8 +19,10 @@ from services.kit.log import get_logger
 from services.kit.process import spawn
 from services.server.protocol import PROTOCOL, Attach, Attached, Command, Report, Shutdown, UseCertificate, decode_report
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
+from services.server.stop_page import stop_page_path
 from wooly.shared.files import revision_of
 from wooly_server import module_command
+from wooly_server.cgroup import group_of, ran_out_of_memory
 
 __all__ = ["ExecutorProcess"]
 
@@ -66,6 +68,8 @@ class ExecutorProcess:
         self._attached: asyncio.Future[Attached] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
+        self._group: Path | None = None
+        """The control group that the executor made for itself."""
         self._certificate = revision_of(())
         """Revision of the files of the certificate that was sent last."""
         self._log = get_logger()
@@ -96,6 +100,12 @@ class ExecutorProcess:
         self._process.kill()
         raise StartError(f"the executor of device {self._settings.gpu} was not ready within {_START_S:g} s")
 
+    @property
+    def exceeded_memory(self) -> bool:
+        """Whether the executor was killed, and it or its compile process had more memory than WOOLY_EXECUTOR_MEMORY_MB allows."""
+        code = self._process.poll() if self._process is not None else None
+        return code in (None, -signal.SIGKILL) and self._group is not None and ran_out_of_memory(self._group)
+
     def send(self, command: Command) -> None:
         """Send, or do nothing when the executor has ended (``on_lost`` reports that)."""
         if self._transport is not None:
@@ -117,6 +127,8 @@ class ExecutorProcess:
         if self._pid:
             await self._end(self._pid)
         self._drop()
+        for file in (Path(self._settings.socket), stop_page_path(Path(self._settings.socket)), Path(self._settings.data_socket)):
+            file.unlink(missing_ok=True)
 
     def leave(self) -> None:
         """Close the connection: the executor goes on without a server, for a while."""
@@ -142,6 +154,7 @@ class ExecutorProcess:
             self._drop()
             raise StartError("the executor does not answer") from None
         self._pid = attached.pid
+        self._group = group_of(attached.pid)
         return attached
 
     def _received(self, report: Report) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pwd
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +26,14 @@ from scheduler.dispatch import POLICY_NAMES, STRICT, DispatchConfig
 from services.kit.errors import SettingError
 from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, plain_allowed, server_context
 from services.kit.variables import integer, optional_integer
+from wooly_server.cgroup import Limits
+from wooly_server.sandbox import EXECUTOR_UID
 
 __all__ = ["EXECUTOR_VARIABLE", "ExecutorSettings", "MemorySettings", "Settings", "Trust", "read_trust"]
 
 EXECUTOR_VARIABLE: Final = "WOOLY_EXECUTOR"
+_EXECUTOR_USER: Final = "wooly-exec"
+"""Used where there is one, if no other is configured."""
 
 _SWAP_HOST_MB: Final = 8192
 _STAGED_MB: Final = 8192
@@ -49,7 +54,8 @@ class MemorySettings(msgspec.Struct, frozen=True):
 
 class ExecutorSettings(msgspec.Struct, frozen=True):
     """What the server hands to an executor. Paths of sockets are short: the kernel allows 107 bytes. ``staged_bytes``: of one tenant,
-    chunks that came through the data port and are in no buffer yet."""
+    chunks that came through the data port and are in no buffer yet. ``user``: numbers of the user and group that it becomes, None: it
+    stays the service's."""
 
     gpu: int
     backend: str
@@ -69,6 +75,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
     staged_bytes: int = 8 << 30
     tls_files: tuple[str, str] | None = None
     sandbox: bool = True
+    user: tuple[int, int] | None = None
+    limits: Limits = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,8 @@ class Settings:
     authentication: bool = False
     tls_files: tuple[str, str] | None = None
     sandbox: bool = True
+    executor_user: tuple[int, int] | None = None
+    limits: Limits = field(default_factory=Limits)
 
     @staticmethod
     def from_environment(env: Mapping[str, str]) -> Settings:
@@ -145,6 +155,12 @@ class Settings:
             authentication=bool(env.get("WOOLY_API_KEY") or env.get("WOOLY_API_KEY_FILE")),
             tls_files=_tls_files(env),
             sandbox=bool(integer(env, "WOOLY_SANDBOX")),
+            executor_user=_executor_user(env),
+            limits=Limits(
+                integer(env, "WOOLY_EXECUTOR_MEMORY_MB") << 20,
+                integer(env, "WOOLY_EXECUTOR_PROCESSES"),
+                integer(env, "WOOLY_EXECUTOR_CPU_PERCENT"),
+            ),
         )
 
     def executor(self, gpu: int, run_dir: Path) -> ExecutorSettings:
@@ -155,7 +171,7 @@ class Settings:
             backend=self.backend,
             threads=max(1, self.threads // self.devices),
             vram_bytes=self.vram_bytes,
-            cache_dir=str(self.cache_dir),
+            cache_dir=str(self.cache_dir if self.executor_user is None else self.cache_dir / f"user-{self.executor_user[0]}"),
             socket=str(run_dir / f"x{gpu}"),
             data_socket=str(run_dir / f"d{gpu}"),
             data_host=self.data_host,
@@ -169,6 +185,8 @@ class Settings:
             staged_bytes=min(_STAGED_MB, _machine_mb() // 4) << 20,
             tls_files=self.tls_files,
             sandbox=self.sandbox,
+            user=self.executor_user,
+            limits=self.limits,
         )
 
     def run_dir(self) -> Path:
@@ -176,6 +194,23 @@ class Settings:
         digest = hashlib.sha256(f"{self.data_dir.resolve()}\0{self.node_id}".encode()).hexdigest()[:16]
         base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
         return Path(base) / f"wooly-{os.getuid()}-{digest}"
+
+
+def _executor_user(env: Mapping[str, str]) -> tuple[int, int] | None:
+    """Numbers of the executor's user and group; None: the service's own, because that is not root or is what is configured. Raises
+    SettingError."""
+    text = env.get("WOOLY_EXECUTOR_USER", "").strip()
+    if os.geteuid() != 0 or not integer(env, "WOOLY_SANDBOX"):
+        return None
+    if text.isascii() and text.isdigit():
+        return (int(text), int(text)) if int(text) else None
+    try:
+        user = pwd.getpwnam(text or _EXECUTOR_USER)
+    except KeyError:
+        if not text:
+            return EXECUTOR_UID, EXECUTOR_UID
+        raise SettingError(f"WOOLY_EXECUTOR_USER={text}: there is no such user on this machine; name one, or a number") from None
+    return (user.pw_uid, user.pw_gid) if user.pw_uid else None
 
 
 def _tls_files(env: Mapping[str, str]) -> tuple[str, str] | None:

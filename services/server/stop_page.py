@@ -15,10 +15,15 @@ from typing import Final, Self
 
 from services.server.protocol import STOP_WORDS
 
-__all__ = ["StopPage"]
+__all__ = ["StopPage", "stop_page_path"]
 
 _WORD: Final = struct.Struct("<Q")
 _NBYTES: Final = STOP_WORDS * _WORD.size
+
+
+def stop_page_path(commands: Path) -> Path:
+    """The file of the page, beside the executor's socket of commands."""
+    return commands.with_name(commands.name + ".stop")
 
 
 class StopPage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from bus_schemas.events import SessionClosedFact
 from tests.support.node import Node, Program
+from tests.support.sandbox import needs_every_layer
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import digest
@@ -21,7 +23,7 @@ from wis.kernel.verify import verify_kernel
 from wis.program import Operand
 from wooly.errors import DeviceAssertError, KernelError, OutOfFuelError, RefusedError
 from wooly.session import Session
-from wooly_server.sandbox import offered
+from wooly_server.sandbox import EXECUTOR_UID
 
 DOUBLE = """kernel 2 double
 math strict
@@ -184,7 +186,7 @@ def test_kernels_that_break_a_rule(node: Node, kernel: bytes, message: str) -> N
         Launched(kernel, 64, 64).send(session, uploads=upload())
 
 
-@pytest.mark.skipif(any(layer.startswith("no ") for layer in offered()), reason=f"this kernel lacks a layer: {', '.join(offered())}")
+@needs_every_layer
 def test_what_runs_and_what_compiles_is_in_a_sandbox(node: Node) -> None:
     """Of the processes of the node, these two handle what tenants send. Neither has the environment that the node was started with."""
     program = Launched(body_of(DOUBLE), 64, 64)
@@ -195,5 +197,8 @@ def test_what_runs_and_what_compiles_is_in_a_sandbox(node: Node) -> None:
     for pid in (executor, *children):
         status = Path(f"/proc/{pid}/status").read_text()
         assert "NoNewPrivs:\t1\n" in status and "Seccomp:\t2\n" in status
+        user = os.getuid() or EXECUTOR_UID
+        assert f"Uid:\t{user}\t{user}\t{user}\t{user}\n" in status
+        assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
         environment = Path(f"/proc/{pid}/environ").read_bytes()
         assert b"PATH=" in environment and b"a password" not in environment and b"NATS" not in environment

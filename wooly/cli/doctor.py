@@ -81,18 +81,22 @@ def entry_point() -> Finding:
     return Finding("entry point", "ok", "torch finds the device")
 
 
+_ALWAYS_THERE: Final = ("no no_new_privs", "no Landlock", "no seccomp")
+"""Layers that need neither privileges nor settings."""
+
+
 def platform_parts() -> Finding:
     missing = missing_server_parts()
     if missing:
         text = f"not installed (missing: {', '.join(missing)}); only `wooly up`, `run --embedded` and the services need it"
         return Finding("platform", "ok", f"{text}: {INSTALL_PLATFORM}")
-    layers = subprocess.run(
-        [sys.executable, "-P", "-m", "wooly_server.sandbox"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    if not layers or "no " in layers:
+    entered = subprocess.run([sys.executable, "-P", "-m", "wooly_server.sandbox"], capture_output=True, text=True, check=False)
+    layers = entered.stdout.splitlines()
+    text = "; ".join(layers) or "cannot be entered"
+    if not layers or any(layer.startswith(_ALWAYS_THERE) for layer in layers):
         fix = "use a Linux kernel with Landlock and seccomp before you run programs of people you do not know"
-        return Finding("platform", "warn", f"installed; a node's sandbox is weaker on this machine: {layers}", fix)
-    return Finding("platform", "ok", f"installed; the sandbox of a node has {layers}")
+        return Finding("platform", "warn", f"installed; a node's sandbox is weaker on this machine: {text}", fix)
+    return Finding("platform", "ok", f"installed; the sandbox of a node that this user starts: {text}")
 
 
 def local_gpu() -> Finding:

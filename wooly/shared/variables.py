@@ -172,6 +172,22 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "WOOLY_SANDBOX", 1, 0, 1, _NODE,
         "0: what runs and compiles tenants' programs may use files and network like the node's user; not the compiler of `host`.",
     ),
+    Variable(
+        "WOOLY_EXECUTOR_USER", "name or number", "`wooly-exec`, or 61183 where there is no such user", _NODE,
+        "Of a node that runs as root: the user that runs and compiles tenants' programs. `root` or 0: root.",
+    ),
+    _number(
+        "WOOLY_EXECUTOR_MEMORY_MB", 0, 0, _MB_MAX, _NODE,
+        "Memory of what runs and compiles programs on one device, where cgroup v2 can limit it, in MB. 0: no limit.",
+    ),
+    _number(
+        "WOOLY_EXECUTOR_PROCESSES", 4096, 0, 1 << 22, _NODE,
+        "Processes and threads of the same, by cgroup v2, and of its user where it has one of its own. 0: no limit.",
+    ),
+    _number(
+        "WOOLY_EXECUTOR_CPU_PERCENT", 0, 0, 102_400, _NODE,
+        "Processor time of the same, where cgroup v2 can limit it, in percent of one core. 0: no limit.",
+    ),
     _number(
         "WOOLY_KERNEL_FUEL", "of the back end", 0, 1 << 62, _NODE,
         "Thread-instructions that a kernel launch may execute. 0: the default.",

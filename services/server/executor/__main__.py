@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
-import ipaddress
 import os
 import resource
+import socket
 import ssl
 import sys
 import time
+from glob import glob
 from pathlib import Path
 from typing import Final
 
@@ -21,13 +22,15 @@ from jit.errors import ToolchainError, UnknownBackend
 from services.kit.log import get_logger, setup_logging
 from services.kit.tls import certified_context
 from services.server.executor.content import Content
-from services.server.executor.data_port import DataPort
-from services.server.executor.loop import Executor
+from services.server.executor.data_port import DataPort, listen
+from services.server.executor.loop import Commands, Executor
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.model_cache import CachePort, ModelCache
 from services.server.executor.staging import Staging
 from services.server.model_cache_door import opens
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
+from wooly_server.cgroup import enter_cgroup
+from wooly_server.isolation import User
 from wooly_server.sandbox import enter, for_programs
 
 _SWITCH_INTERVAL_S: Final = 0.0005
@@ -38,6 +41,8 @@ _GC_THRESHOLDS: Final = (50_000, 20, 100)
 
 
 _FILES_MAX: Final = 16_384
+_DEVICES: Final = ("/dev/dri/*", "/dev/kfd", "/dev/nvidia*")
+"""Device files of GPUs: the executor keeps the groups that may use them."""
 
 
 def main() -> int:
@@ -48,7 +53,12 @@ def main() -> int:
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     log = get_logger()
-    tls = _tls(settings)  # the key's file is out of reach from here on
+    tls = _tls(settings)  # the key's file is out of reach from here on, and there is no network for new sockets
+    try:
+        commands, sockets = _open_sockets(settings)
+    except OSError as error:
+        log.error("no data port", host=settings.data_host, port=settings.data_port, problem=str(error))
+        return 2
     held = _enter_sandbox(settings)
     try:
         engine = create_engine(
@@ -71,68 +81,52 @@ def main() -> int:
         return None if cache is None or domain is None else CachePort(cache, content, domain)
 
     data_port = DataPort(
-        staging,
-        content,
-        Path(settings.data_socket),
-        settings.data_host,
-        settings.data_port,
-        settings.data_host_advertised,
-        open_cache=open_cache,
-        tls=tls,
-        connections_max=_file_room() // 2,
+        staging, content, sockets, settings.data_host_advertised, open_cache=open_cache, tls=tls, connections_max=_file_room() // 2
     )
-    try:
-        data_port.start()
-    except OSError as error:
-        log.error("no data port", host=settings.data_host, port=settings.data_port, problem=str(error))
-        return 2
+    data_port.start()
     log.info("executor ready", gpu=settings.gpu, backend=engine.info.backend, cores=engine.info.cores, sandbox=held)
     memory = DeviceMemory(engine, content, settings.memory)
     Executor(
-        engine=engine,
-        socket_path=Path(settings.socket),
-        data_port=data_port,
-        staging=staging,
-        content=content,
-        memory=memory,
-        orphan_s=settings.orphan_s,
+        engine=engine, commands=commands, data_port=data_port, staging=staging, content=content, memory=memory, orphan_s=settings.orphan_s
     ).serve()
     memory.shut()
     engine.close()
     return 0
 
 
+def _open_sockets(settings: ExecutorSettings) -> tuple[Commands, list[socket.socket]]:
+    """The command socket, and those of the data port. Raises OSError."""
+    for path in (settings.socket, settings.data_socket):
+        Path(path).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return Commands.open(Path(settings.socket)), listen(Path(settings.data_socket), settings.data_host, settings.data_port)
+
+
 def _enter_sandbox(settings: ExecutorSettings) -> tuple[str, ...]:
-    """The layers that hold: what a tenant's program could break out to is the device and the executor's own folders."""
+    """The layers that hold, and those that do not: what a tenant's program could break out to is the device and the executor's folders."""
+    limits = enter_cgroup(settings.limits)
     if not settings.sandbox:
-        return ("off",)
-    cache, run_dir = Path(settings.cache_dir), Path(settings.socket).parent
+        return ("no sandbox: WOOLY_SANDBOX is 0", *limits)
+    cache = Path(settings.cache_dir)
     devices = settings.backend in ("opencl", "cuda")
-    os.environ |= {"TMPDIR": str(run_dir), "XDG_CACHE_HOME": str(cache)}
+    os.environ |= {"TMPDIR": str(cache / "tmp"), "XDG_CACHE_HOME": str(cache)}
     caches = (("CUPY_CACHE_DIR", "cupy"), ("CUDA_CACHE_PATH", "nv"), ("POCL_CACHE_DIR", "pocl")) if devices else ()
-    own = {str(cache), str(run_dir), str(Path(settings.data_socket).parent), settings.memory.swap_dir, settings.model_cache_dir}
+    own = {str(cache), str(cache / "tmp"), settings.memory.swap_dir, settings.model_cache_dir}
     own = {*own, *(os.environ.setdefault(name, str(cache / folder)) for name, folder in caches)} - {""}
     for folder in own:
         with contextlib.suppress(OSError):  # what cannot be used is reported where it is used
             Path(folder).mkdir(parents=True, exist_ok=True, mode=0o700)
-    return enter(
-        for_programs(
-            write=tuple(own),
-            devices=devices,
-            listen=settings.data_port,
-            sockets=True,
-            connect=devices or not _is_address(settings.data_host),  # drivers, and resolvers of names
-            execute=True,  # the compile process
-        )
+    groups = tuple({Path(path).stat().st_gid for name in _DEVICES for path in glob(name)} - {0}) if devices else ()
+    sandbox = for_programs(
+        write=tuple(sorted(filter(os.path.isdir, own))),
+        devices=devices,
+        sockets=devices,
+        connect=devices,  # drivers do, to sockets of this machine
+        execute=True,  # the compile process
+        user=None if settings.user is None else User(*settings.user, groups),
+        files=_file_room(),
+        processes=settings.limits.processes,
     )
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
+    return (*enter(sandbox), *limits)
 
 
 def _file_room() -> int:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, cast
 
@@ -44,14 +45,14 @@ from services.kit.tls import certified_context
 from services.server.executor.content import Content
 from services.server.executor.model_cache import CachePort
 from services.server.executor.staging import Staging
-from wooly.shared.files import write_atomically
 
-__all__ = ["DataPort"]
+__all__ = ["DataPort", "listen"]
 
 _SLICE: Final = 1 << 20
 _HELLO_BYTES_MAX: Final = 4096
 _HELLO_S: Final = 10.0
 """Pre-authentication limits: bytes of a Hello, and the time for it."""
+_BACKLOG: Final = 100
 _CONNECTIONS_MAX: Final = 4096
 _CONNECTIONS_OF_ONE_MAX: Final = 8
 """Of one session, or through one door. A client has one: each holds memory for a chunk that is coming, and may have broken without a
@@ -246,16 +247,27 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
 
+def listen(path: Path, host: str, port: int) -> list[socket.socket]:
+    """The sockets of a data port: the Unix one at ``path``, and those of every address of ``host``. They are made before the sandbox is
+    entered, in which there is no network; a client sees the user that made them. Raises OSError."""
+    path.unlink(missing_ok=True)
+    local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    local.bind(str(path))
+    os.chmod(path, 0o600)
+    local.listen(_BACKLOG)
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = dict.fromkeys((family, address) for family, _, _, _, address in found)
+    return [local, *(socket.create_server(address, family=family, backlog=_BACKLOG) for family, address in addresses)]
+
+
 class DataPort:
-    """Listens on a Unix socket and on TCP. ``addresses`` is known once ``start`` has returned."""
+    """Serves ``sockets``, a Unix one and others on TCP."""
 
     def __init__(
         self,
         staging: Staging,
         content: Content,
-        socket_path: Path,
-        host: str,
-        port: int,
+        sockets: Sequence[socket.socket],
         advertised_host: str,
         *,
         open_cache: OpenCache = _no_cache,
@@ -272,23 +284,18 @@ class DataPort:
         self._connections_max = min(connections_max, _CONNECTIONS_MAX)
         self._open_now: dict[_Connection, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._servers: tuple[asyncio.AbstractServer, ...] = ()  # keeps the only references: an unreferenced server stops listening
-        self._path = socket_path
-        self._host = host
-        self._port = port
-        self._advertised_host = advertised_host
-        self.addresses: tuple[str, ...] = ()
+        self._servers: list[asyncio.AbstractServer] = []  # keeps the only references: an unreferenced server stops listening
+        self._sockets = sockets
         self.on_linked: Callable[[str, bool], None] = lambda session, linked: None
         """Called with a session and whether it has connections, when that changes (thread of the data port)."""
         self._started = threading.Event()
-        self._failure: OSError | None = None
+        path, (_, port, *_) = sockets[0].getsockname(), sockets[1].getsockname()
+        self.addresses = (f"unix:{path}", f"{'tcp' if tls is None else 'tls'}:{advertised_host}:{port}")
 
     def start(self) -> None:
-        """Serve from a thread of its own, until the process ends. Raises OSError when the port cannot be had."""
+        """Serve from a thread of its own, until the process ends."""
         threading.Thread(target=lambda: uvloop.run(self._serve()), name="data port", daemon=True).start()
         self._started.wait()
-        if self._failure is not None:
-            raise self._failure
 
     def end(self, session: str) -> None:
         """The session is over, and so are its connections (any thread): a client that vanished closes none itself."""
@@ -301,16 +308,16 @@ class DataPort:
             self._loop.call_soon_threadsafe(self._use_certificate, pem)
 
     def _use_certificate(self, pem: bytes) -> None:
-        file = self._path.with_name(f"{self._path.name}.pem")  # ssl reads certificates from files only
         try:
-            write_atomically(file, pem, mode=0o600)
-            certified_context(str(file))
-            if self._tls is not None:
-                self._tls.load_cert_chain(file)
+            with open(os.memfd_create("certificate"), "wb") as file:  # ssl reads certificates from files only
+                file.write(pem)
+                file.flush()
+                path = f"/proc/self/fd/{file.fileno()}"
+                certified_context(path)
+                if self._tls is not None:
+                    self._tls.load_cert_chain(path)
         except OSError as error:
             get_logger().error("the new certificate cannot be used", problem=str(error))
-        finally:
-            file.unlink(missing_ok=True)
 
     def _end(self, session: str) -> None:
         for connection in [connection for connection in self._open_now if connection.session == session]:
@@ -322,18 +329,10 @@ class DataPort:
 
     async def _serve(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
-        try:
-            self._path.unlink(missing_ok=True)
-            local = await loop.create_unix_server(self._connection, str(self._path))
-            os.chmod(self._path, 0o600)
-            handshake_s = None if self._tls is None else self._hello_s
-            tcp = await loop.create_server(self._connection, self._host, self._port, ssl=self._tls, ssl_handshake_timeout=handshake_s)
-        except OSError as error:
-            self._failure = error
-            self._started.set()
-            return
-        self._servers = (local, tcp)
-        port = tcp.sockets[0].getsockname()[1]
-        self.addresses = (f"unix:{self._path}", f"{'tcp' if self._tls is None else 'tls'}:{self._advertised_host}:{port}")
+        local, *tcp = self._sockets
+        self._servers.append(await loop.create_unix_server(self._connection, sock=local))
+        handshake_s = None if self._tls is None else self._hello_s
+        for each in tcp:
+            self._servers.append(await loop.create_server(self._connection, sock=each, ssl=self._tls, ssl_handshake_timeout=handshake_s))
         self._started.set()
         await asyncio.Event().wait()

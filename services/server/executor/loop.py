@@ -14,8 +14,9 @@ import threading
 import time
 import traceback
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 
@@ -69,9 +70,9 @@ from services.server.protocol import (
     code_domain,
     decode_command,
 )
-from services.server.stop_page import StopPage
+from services.server.stop_page import StopPage, stop_page_path
 
-__all__ = ["Executor"]
+__all__ = ["Commands", "Executor"]
 
 
 _RECEIVE_BYTES: Final = 1 << 20
@@ -81,6 +82,26 @@ _JOURNAL_NS: Final = 1_000_000_000
 """How long the memory core's journal is gathered before it is sent."""
 
 
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """What the server reaches the executor by. They are opened before the sandbox is entered, in which their folder is out of reach; the
+    server removes their files. The socket refuses connections until the executor serves it."""
+
+    listener: socket.socket
+    page: StopPage
+    page_path: Path
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Bind the socket at ``path``, with a new stop page beside it. Raises OSError."""
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(path))
+        os.chmod(path, 0o600)
+        page_path = stop_page_path(path)
+        return cls(listener, StopPage.create(page_path), page_path)
+
+
 class Executor:
     """One device. ``serve`` runs until the server says Shutdown, or stays away for ``orphan_s``."""
 
@@ -88,7 +109,7 @@ class Executor:
         self,
         *,
         engine: Engine,
-        socket_path: Path,
+        commands: Commands,
         data_port: DataPort,
         staging: Staging,
         content: Content,
@@ -96,7 +117,7 @@ class Executor:
         orphan_s: float,
     ) -> None:
         self._engine = engine
-        self._path = socket_path
+        self._commands = commands
         self._data_port = data_port
         self._staging = staging
         self._orphan_s = orphan_s
@@ -105,8 +126,7 @@ class Executor:
         self._runner = Runner(self._programs, staging, content, memory)
         self._journal_due_ns = 0
         self._tenants: dict[str, Tenant] = {}
-        self._page_path = socket_path.with_name(socket_path.name + ".stop")
-        self._page = StopPage.create(self._page_path)
+        self._page = commands.page
         self._results: deque[Executed] = deque()
         self._index = 0
         self._begin_ns = 0
@@ -118,10 +138,7 @@ class Executor:
         self._log = get_logger()
 
     def serve(self) -> None:
-        self._path.unlink(missing_ok=True)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(str(self._path))
-            os.chmod(self._path, 0o600)
+        with self._commands.listener as listener:
             listener.listen(1)
             listener.settimeout(self._orphan_s)
             threading.Thread(target=self._preparing.run, name="prepare", daemon=True).start()
@@ -133,8 +150,6 @@ class Executor:
                     break
                 with server:
                     self._serve_one(server)
-        self._path.unlink(missing_ok=True)
-        self._page_path.unlink(missing_ok=True)
 
     def _serve_one(self, server: socket.socket) -> None:
         """Carry out commands until the connection ends."""
@@ -254,7 +269,7 @@ class Executor:
                 data_port=addresses,
                 held=held,
                 results=results,
-                stop_page=str(self._page_path),
+                stop_page=str(self._commands.page_path),
             )
         )
 

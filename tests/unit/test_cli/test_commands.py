@@ -168,6 +168,13 @@ def test_the_doctor_without_a_bus(wooly: Wooly) -> None:
     found = wooly("doctor")
     assert found.returncode == 2 and "wooly: 1 check failed: bus" in found.stderr
     assert "ok    torch: " in found.stdout and "ok    entry point: " in found.stdout and "ok    configuration: " in found.stdout
+    layers = (
+        ("no user of its own: ", "user 61183"),
+        ("network namespace",),
+        ("cgroup limit of memory",),
+        ("seccomp",),
+    )  # each holds, or why not
+    assert all(any(layer in found.stdout for layer in names) for names in layers)
     assert "FAIL  bus: WOOLY_NATS_URL is not set" in found.stdout and "fix: set WOOLY_NATS_URL" in found.stdout
 
 

@@ -13,7 +13,7 @@ from blake3 import blake3
 from bus_schemas.dataport import Answer, Blob, Denied, Get, Had, Have, Hello, Put, Stored, Welcome, decode_answer
 from bus_schemas.frames import HEAD, frame
 from services.server.executor.content import Content
-from services.server.executor.data_port import DataPort
+from services.server.executor.data_port import DataPort, listen
 from services.server.executor.staging import Staging
 
 ABC = blake3(b"abc").digest()
@@ -30,7 +30,7 @@ def staging() -> Staging:
 
 @pytest.fixture
 def port(staging: Staging, tmp_path: Path) -> DataPort:
-    port = DataPort(staging, Content(staging), tmp_path / "d", "127.0.0.1", 0, "127.0.0.1", hello_s=0.3, connections_max=20)
+    port = DataPort(staging, Content(staging), listen(tmp_path / "d", "127.0.0.1", 0), "127.0.0.1", hello_s=0.3, connections_max=20)
     port.start()
     return port
 

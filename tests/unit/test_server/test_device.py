@@ -15,6 +15,7 @@ from bus_schemas.terms import TaskTerms
 from scheduler.dispatch import DispatchConfig
 from services.kit.trace import Tracing
 from services.server.accounting import Accounting, Counters
+from services.server.admission import EXECUTOR_LOST, EXECUTOR_OUT_OF_MEMORY
 from services.server.allowance import Allowances
 from services.server.device import Device
 from services.server.dispatch_log import DispatchLog
@@ -165,5 +166,19 @@ def test_a_lease_counts_the_time_that_the_node_listened(tmp_path: Path, monkeypa
         assert session.closing is None
         bench.device.tick(lease, lease, second)
         assert session.reason == "lease"
+
+    on_a_device(tmp_path, monkeypatch, body)
+
+
+def test_an_executor_that_exceeds_its_memory_is_lost_with_that_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the kernel ends it: by SIGKILL, and counted in a file of its control group, which stands for a group here."""
+
+    async def body(bench: Bench) -> None:
+        bench.device._executor._group = tmp_path
+        (tmp_path / "memory.events").write_text("max 7\noom 1\noom_kill 1\n")
+        bench.device._executor.kill()
+        (done,) = await bench.answers(1)
+        assert done.fault == EXECUTOR_OUT_OF_MEMORY and done.fault.name == EXECUTOR_LOST.name
+        assert not bench.device.sessions
 
     on_a_device(tmp_path, monkeypatch, body)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,27 @@ import pytest
 from scheduler.dispatch import DispatchConfig
 from services.kit.errors import SettingError
 from services.server.settings import Settings
+from wooly_server.sandbox import EXECUTOR_UID
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="another user than root cannot become one")
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("environment", "user"),
+    [
+        ({}, (EXECUTOR_UID, EXECUTOR_UID)),
+        ({"WOOLY_EXECUTOR_USER": "daemon"}, pwd.getpwnam("daemon")[2:4]),
+        ({"WOOLY_EXECUTOR_USER": "1234"}, (1234, 1234)),
+        ({"WOOLY_EXECUTOR_USER": "root"}, None),
+        ({"WOOLY_EXECUTOR_USER": "0"}, None),
+        ({"WOOLY_SANDBOX": "0"}, None),
+    ],
+)
+def test_the_user_of_executors(environment: dict[str, str], user: tuple[int, int] | None) -> None:
+    settings = Settings.from_environment(environment | {"WOOLY_CACHE_DIR": "/cache"})
+    executor = settings.executor(0, settings.run_dir())
+    assert executor.user == user and executor.cache_dir == ("/cache" if user is None else f"/cache/user-{user[0]}")
 
 
 def test_identity_follows_the_name() -> None:
@@ -51,6 +74,8 @@ def test_socket_paths_fit_the_kernel_however_deep_the_folder(tmp_path: Path) -> 
         ("WOOLY_SWAP_DISK_MB", "1.5"),
         ("WOOLY_DEDUP_TRUST", "a"),
         ("WOOLY_MODEL_CACHE_MB", "-1"),
+        ("WOOLY_EXECUTOR_PROCESSES", "-1"),
+        pytest.param("WOOLY_EXECUTOR_USER", "no-such-user", marks=as_root),
     ],
 )
 def test_bad_values_are_named(key: str, value: str) -> None:
