@@ -13,9 +13,10 @@ import msgspec
 
 from billing.tariff import DEFAULT_TIER
 from bus_schemas.events import Event, GrantRecorded, TaskSubmitted, TierSet
+from bus_schemas.quotas import COUNT_RETRY_MS, QUOTAS, Excess
 
 __all__ = [
-    "BASE_CEILINGS", "LIVE_TASKS", "PRIORITY_LOWEST", "SHARED_ONLY", "Ceiling", "Membership", "TierBook", "priority_refusal",
+    "BASE_CEILINGS", "PRIORITY_LOWEST", "SHARED_ONLY", "Ceiling", "Membership", "TierBook", "priority_refusal", "task_excess",
     "task_refusal",
 ]  # fmt: skip
 
@@ -24,22 +25,21 @@ PRIORITY_LOWEST: Final = 4
 BASE_CEILINGS: Final[dict[str, int]] = {"premium": 0, "standard": 0, "basic": 2}
 """In force where the log sets nothing. A tier that is not here has the ceiling 0: it forbids nothing."""
 
-LIVE_TASKS: Final = 1_000
-"""Tasks of a tenant that are not over, where the log sets no other number for its tier."""
 SHARED_ONLY: Final = frozenset({"basic"})
 """Tiers without exclusive devices, where the log does not say otherwise."""
 
 
 class Ceiling(msgspec.Struct, frozen=True, array_like=True):
     """From ``from_ns`` (Unix time) on, tasks of the tier have at best this priority (0 is the highest of all), and those that name no VRAM
-    are placed by ``default_vram_mb`` (MiB; 0: by the cluster's default). A tenant has ``live_tasks`` of them at most (0: LIVE_TASKS), and
-    ``exclusive`` ones if that is set (None: by SHARED_ONLY)."""
+    are placed by ``default_vram_mb`` (MiB; 0: by the cluster's default). A tenant has ``live_tasks`` of them at most and
+    ``queued_tasks`` in the queue (0: the table's), and ``exclusive`` ones if that is set (None: by SHARED_ONLY)."""
 
     from_ns: int
     priority: int
     default_vram_mb: int = 0
     live_tasks: int = 0
     exclusive: bool | None = None
+    queued_tasks: int = 0
 
 
 class Membership(msgspec.Struct, frozen=True, array_like=True):
@@ -63,7 +63,9 @@ class TierBook(msgspec.Struct, array_like=True):
             if event.tenant:
                 self.members.setdefault(event.tenant, []).append(Membership(valid_ns, event.tier))
             else:
-                ceiling = Ceiling(valid_ns, event.priority_ceiling, event.default_vram_mb, event.live_tasks, event.exclusive)
+                ceiling = Ceiling(
+                    valid_ns, event.priority_ceiling, event.default_vram_mb, event.live_tasks, event.exclusive, event.queued_tasks
+                )
                 self.ceilings.setdefault(event.tier, []).append(ceiling)
         elif isinstance(event, GrantRecorded) and event.tier and event.grant not in self.grants:
             self.grants[event.grant] = None
@@ -86,7 +88,11 @@ class TierBook(msgspec.Struct, array_like=True):
 
     def live_tasks(self, tier: str, at_ns: int) -> int:
         """The most tasks of one tenant of ``tier`` that are not over."""
-        return self.in_force(tier, at_ns).live_tasks or LIVE_TASKS
+        return self.in_force(tier, at_ns).live_tasks or QUOTAS["live_tasks"].limit
+
+    def queued_tasks(self, tier: str, at_ns: int) -> int:
+        """The most tasks of one tenant of ``tier`` in the queue."""
+        return self.in_force(tier, at_ns).queued_tasks or QUOTAS["queued_tasks"].limit
 
     def exclusive(self, tier: str, at_ns: int) -> bool:
         """Whether tasks of ``tier`` may have a device for themselves."""
@@ -114,18 +120,22 @@ def priority_refusal(book: TierBook, tenant: str, priority: int, at_ns: int) -> 
     return f"{priority} is above the ceiling of tenant {tenant!r}: tasks of tier {tier} have priority {ceiling} at best; use PRIO={ceiling}"
 
 
-def task_refusal(book: TierBook, task: TaskSubmitted, live: int, at_ns: int) -> tuple[str, str] | None:
-    """(field, reason) why a new task may not be submitted by a tenant that has ``live`` tasks that are not over, or None."""
+def task_refusal(book: TierBook, task: TaskSubmitted, at_ns: int) -> tuple[str, str] | None:
+    """(field, reason) why the tenant has no right to such a task, or None."""
     text = priority_refusal(book, task.tenant, task.priority, at_ns)
     if text is not None:
         return "priority", text
     tier = book.tier_of(task.tenant, at_ns)
     if task.exclusive and not book.exclusive(tier, at_ns):
         return "gpu_mode", f"tasks of tier {tier} share devices; use GPU_MODE=Shared, or ask for another tier"
-    most = book.live_tasks(tier, at_ns)
-    if live >= most:
-        text = (
-            f"tenant {task.tenant!r} has {live} tasks that are not over, as many as tier {tier} allows; cancel some, or wait for their end"
-        )
-        return "id", text
+    return None
+
+
+def task_excess(book: TierBook, task: TaskSubmitted, live: int, queued: int, at_ns: int) -> Excess | None:
+    """The quota that one more task of a tenant exceeds which has ``live`` tasks that are not over, ``queued`` of them in the queue."""
+    tier = book.tier_of(task.tenant, at_ns)
+    if live >= (most := book.live_tasks(tier, at_ns)):
+        return Excess("live_tasks", most, live, COUNT_RETRY_MS)
+    if task.queue and queued >= (most := book.queued_tasks(tier, at_ns)):
+        return Excess("queued_tasks", most, queued, COUNT_RETRY_MS)
     return None

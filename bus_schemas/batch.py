@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.limits import Trace
+from bus_schemas.quotas import Excess
 
 __all__ = [
     "DEFLATED",
@@ -115,6 +116,7 @@ class Fault(msgspec.Struct, array_like=True, frozen=True):
 
     ``instruction``: of a trap, the instruction of the program that ``message`` is about; -1 for none.
     ``fatal``: the session is over. ``cause_seq``: the earlier batch whose refusal is the cause, for this one needs its results; 0: none.
+    ``excess``: the quota that refuses it, if one does.
     """
 
     name: str
@@ -123,6 +125,7 @@ class Fault(msgspec.Struct, array_like=True, frozen=True):
     fatal: bool = True
     instruction: int = -1
     cause_seq: int = 0
+    excess: Excess | None = None
 
 
 class Done(msgspec.Struct, array_like=True, frozen=True, tag="done.v1"):

@@ -390,8 +390,9 @@ class BudgetCrossed(msgspec.Struct, array_like=True, frozen=True, tag="budget.cr
 class TierSet(msgspec.Struct, array_like=True, frozen=True, tag="tier.set.v1"):
     """What a tier allows: ``priority_ceiling`` is the best (lowest) priority of its tasks, ``default_vram_mb`` the VRAM (MiB) by which a
     task is placed that names none (0: the cluster's default), ``live_tasks`` the most tasks of a tenant that are not over (0: the default),
-    ``exclusive`` whether its tasks may have a device for themselves (None: the tier's default). With ``tenant``: assigns the tenant to the
-    tier instead, as a GrantRecorded with a tier does; the last one holds."""
+    ``exclusive`` whether its tasks may have a device for themselves (None: the tier's default), ``queued_tasks`` the most queued tasks of a
+    tenant (0: the default). With ``tenant``: assigns the tenant to the tier instead, as a GrantRecorded with a tier does; the last one
+    holds."""
 
     at_ns: int
     tier: str
@@ -401,6 +402,7 @@ class TierSet(msgspec.Struct, array_like=True, frozen=True, tag="tier.set.v1"):
     default_vram_mb: int = 0
     live_tasks: int = 0
     exclusive: bool | None = None
+    queued_tasks: int = 0
 
 
 Event = (

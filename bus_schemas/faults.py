@@ -10,7 +10,7 @@ from typing import Final
 __all__ = [
     "MALFORMED", "OVERSIZED", "UNVERIFIABLE", "BAD_HANDLE", "QUOTA_EXCEEDED", "TRAP", "OUT_OF_FUEL", "KERNEL_REFUSED", "SESSION_LOST",
     "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT", "SWAP_CORRUPT", "BUDGET_EXCEEDED",
-    "PRIORITY_CEILING", "TOO_MANY_SESSIONS", "CANCELLED", "ACCESS_DENIED",
+    "PRIORITY_CEILING", "QUOTA_REACHED", "CANCELLED", "ACCESS_DENIED",
 ]  # fmt: skip
 
 MALFORMED: Final = "MalformedBatch"
@@ -45,8 +45,8 @@ BUDGET_EXCEEDED: Final = "BudgetExceeded"
 """The tenant's budget is used up. The batch had no effect and the session continues: the same batch may be sent again."""
 PRIORITY_CEILING: Final = "PriorityCeiling"
 """The priority is above the ceiling of the tenant's tier."""
-TOO_MANY_SESSIONS: Final = "TooManySessions"
-"""The tenant has reached the node's limit of open sessions."""
+QUOTA_REACHED: Final = "QuotaReached"
+"""A quota of the tenant or of the key (bus_schemas.quotas) refuses the request; ``Fault.excess`` names it."""
 NODE_FAULT: Final = "NodeFault"
 """The node failed internally; this session is over, other sessions continue."""
 SWAP_CORRUPT: Final = "SwapCorrupt"

@@ -12,8 +12,8 @@ from typing import Annotated, Final
 from msgspec import Meta
 
 __all__ = [
-    "ADDRESSES_MAX", "DEVICES_MAX", "GROUPS_MAX", "NAME_CHARS_MAX", "RECORDED_CHARS_MAX", "RUNNING_MAX", "TENANT_CHARS_MAX",
-    "TEXT_CHARS_MAX", "TITLE_CHARS_MAX", "Name", "Recorded", "TenantName", "Text", "Title", "Trace",
+    "ADDRESSES_MAX", "DEVICES_MAX", "GROUPS_MAX", "NAME_CHARS_MAX", "QUOTA_USES_MAX", "RECORDED_CHARS_MAX", "RUNNING_MAX",
+    "TENANT_CHARS_MAX", "TEXT_CHARS_MAX", "TITLE_CHARS_MAX", "Name", "Recorded", "TenantName", "Text", "Title", "Trace",
 ]  # fmt: skip
 
 NAME_CHARS_MAX: Final = 64
@@ -29,6 +29,8 @@ ADDRESSES_MAX: Final = 16
 """Of a node's data port."""
 RUNNING_MAX: Final = 2048
 """Sessions of one device that telemetry lists."""
+QUOTA_USES_MAX: Final = 128
+"""Quotas of tenants that a node's telemetry lists."""
 
 Name = Annotated[str, Meta(max_length=NAME_CHARS_MAX)]
 """Of a session, task, node, principal or group; what stands in subjects is at most as long."""

@@ -10,6 +10,7 @@ from msgspec import Meta
 from bus_schemas.batch import LIMITS, Fault, Limits
 from bus_schemas.events import Outcome
 from bus_schemas.limits import DEVICES_MAX, Name, TenantName, Text, Title, Trace
+from bus_schemas.quotas import Excess
 from bus_schemas.terms import TaskTerms
 
 __all__ = [
@@ -143,6 +144,8 @@ class Pong(msgspec.Struct, frozen=True):
     """The lowest batch the node has not got yet (0: it does not say)."""
     vram_free_bytes: int = -1
     """Of the session's device, now (-1: the node does not say)."""
+    excess: Excess | None = None
+    """The quota that the session's tenant has used up, so that its batches wait."""
 
 
 class SessionStats(msgspec.Struct, frozen=True):

@@ -12,9 +12,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from bus_schemas.limits import RUNNING_MAX, Name, TenantName, Title
+from bus_schemas.limits import QUOTA_USES_MAX, RUNNING_MAX, Name, TenantName, Title
 
-__all__ = ["RunningSession", "Telemetry", "encode_telemetry", "decode_telemetry", "telemetry_on"]
+__all__ = ["QuotaUse", "RunningSession", "Telemetry", "encode_telemetry", "decode_telemetry", "telemetry_on"]
 
 
 class RunningSession(msgspec.Struct, array_like=True, frozen=True):
@@ -44,6 +44,15 @@ class RunningSession(msgspec.Struct, array_like=True, frozen=True):
     state: Name = ""
 
 
+class QuotaUse(msgspec.Struct, array_like=True, frozen=True):
+    """What a tenant has used of a quota on the node, and the limit, in the quota's unit (bus_schemas.quotas)."""
+
+    tenant: TenantName
+    quota: Name
+    used: int
+    limit: int
+
+
 class Telemetry(msgspec.Struct, array_like=True, frozen=True, tag="telemetry.v1"):
     """One window of one device, ending at ``at_ns`` (the node's Unix time).
 
@@ -67,6 +76,8 @@ class Telemetry(msgspec.Struct, array_like=True, frozen=True, tag="telemetry.v1"
     vram_shared_bytes: int = 0
     vram_saved_bytes: int = 0
     """What sharing saves: the sum over holders of shared memory, less that memory once."""
+    quotas: Annotated[tuple[QuotaUse, ...], Meta(max_length=QUOTA_USES_MAX)] = ()
+    """Of the node, in the measurements of its first device."""
 
 
 _encoder: Final = msgspec.msgpack.Encoder()

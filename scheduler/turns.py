@@ -5,8 +5,7 @@ priority tenants are served in turn (round robin), and so are the lanes of a ten
 tenant is served while its budget is not used up, and may then overdraw it once. After that it waits until it has some again, or
 (``late``) for a moment in which no tenant within its budget wants anything: then whatever its priority, so that none of them starves.
 
-The budget is a token bucket in the form of the generic cell rate algorithm (ITU-T I.371): one instant a tenant, at which its bucket will
-be full.
+The budget is a token bucket (scheduler.buckets) of costs, and if configured a second one of items.
 """
 
 from __future__ import annotations
@@ -18,25 +17,27 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from bus_schemas.quotas import Rate
+from scheduler.buckets import level_used, refill_ns
+
 __all__ = ["Taken", "Turns", "TurnsConfig"]
 
-_SECOND: Final = 10**9
 _TIDY_AT: Final = 1024
 
 T = TypeVar("T")
 
 
 class TurnsConfig(msgspec.Struct, frozen=True):
-    #: Cost that each tenant's budget regains a second.
-    rate: int
-    #: Cost that a tenant may cause at once after a pause.
-    burst: int
+    #: Cost that each tenant may cause.
+    rate: Rate
     #: Items of one lane that may wait.
     lane_items_max: int
     #: Size of the items of one tenant that may wait.
     waiting_bytes_max: int
     #: Tenants without budget are served when no other wants anything, instead of not at all.
     late: bool = False
+    #: Items of each tenant that are served, whatever they cost; None: any number.
+    items: Rate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,9 @@ class Taken(Generic[T]):
 
 @dataclass(slots=True)
 class _Tenant(Generic[T]):
-    #: When its bucket will be full.
+    #: When its buckets of costs and of items will be full.
     full_ns: int = 0
+    items_full_ns: int = 0
     #: Those with waiting items, the next one first.
     lanes: OrderedDict[Hashable, deque[Taken[T]]] = field(default_factory=OrderedDict)
     waiting_bytes: int = 0
@@ -64,7 +66,6 @@ class Turns(Generic[T]):
 
     def __init__(self, config: TurnsConfig) -> None:
         self._config = config
-        self._burst_ns = config.burst * _SECOND // config.rate
         self._tenants: dict[str, _Tenant[T]] = {}
         self._queue: OrderedDict[str, None] = OrderedDict()
         """Tenants with waiting items, the next one first."""
@@ -73,12 +74,41 @@ class Turns(Generic[T]):
     def free(self, tenant: str, lane: Hashable, now_ns: int) -> bool:
         """May an item of the lane be served at once, beside the worker? Not before those that wait, nor on a budget that is used up."""
         found = self._tenants.get(tenant)
-        return found is None or (lane not in found.lanes and lane not in self._busy and found.full_ns - now_ns < self._burst_ns)
+        return found is None or (lane not in found.lanes and lane not in self._busy and not self._late_ns(found, now_ns))
 
-    def charge(self, tenant: str, cost: int, now_ns: int) -> None:
-        """Take ``cost`` off the tenant's budget."""
+    def charge(self, tenant: str, cost: int, now_ns: int, items: int = 1) -> None:
+        """Take ``cost``, of so many ``items``, off the tenant's budget."""
         found = self._of(tenant, now_ns)
-        found.full_ns = max(found.full_ns, now_ns) + cost * _SECOND // self._config.rate
+        found.full_ns = max(found.full_ns, now_ns) + self._config.rate.ns(cost)
+        if self._config.items is not None:
+            found.items_full_ns = max(found.items_full_ns, now_ns) + self._config.items.ns(items)
+
+    def used(self, tenant: str, now_ns: int) -> tuple[int, int]:
+        """(costs, items) that are missing from the tenant's buckets."""
+        found = self._tenants.get(tenant)
+        if found is None:
+            return 0, 0
+        items = self._config.items
+        return level_used(self._config.rate, found.full_ns, now_ns), 0 if items is None else level_used(items, found.items_full_ns, now_ns)
+
+    def waiting(self, tenant: str) -> tuple[int, int]:
+        """(items, bytes) of the tenant that wait."""
+        found = self._tenants.get(tenant)
+        return (0, 0) if found is None else (sum(map(len, found.lanes.values())), found.waiting_bytes)
+
+    def tenants(self) -> list[str]:
+        """Those with something waiting, or missing from a bucket of theirs, and possibly others."""
+        return list(self._tenants)
+
+    def late_ns(self, tenant: str, now_ns: int) -> int:
+        """How long until the tenant has a budget again; 0: it has some."""
+        found = self._tenants.get(tenant)
+        return 0 if found is None else self._late_ns(found, now_ns)
+
+    def _late_ns(self, tenant: _Tenant[T], now_ns: int) -> int:
+        late_ns = refill_ns(self._config.rate, tenant.full_ns, 0, now_ns)
+        items = self._config.items
+        return late_ns if items is None else max(late_ns, refill_ns(items, tenant.items_full_ns, 0, now_ns))
 
     def add(self, tenant: str, lane: Hashable, item: T, nbytes: int, now_ns: int, priority: int = 0) -> bool:
         """The item waits (``priority`` 0 is the best); False when as much waits already as may."""
@@ -99,7 +129,7 @@ class Turns(Generic[T]):
         best_rank = (True, 0)
         for tenant in self._queue:
             found = self._tenants[tenant]
-            late = found.full_ns - now_ns >= self._burst_ns
+            late = self._late_ns(found, now_ns) > 0
             if late and not self._config.late:
                 continue
             for lane, waiting in found.lanes.items():
@@ -129,7 +159,8 @@ class Turns(Generic[T]):
 
     def put_back(self, taken: Taken[T], cost: int, now_ns: int) -> None:
         """A part of the item was served, at this cost; the rest is the next of its lane."""
-        self.done(taken, cost, now_ns)
+        del self._busy[taken.lane]
+        self.charge(taken.tenant, cost, now_ns, items=0)
         found = self._of(taken.tenant, now_ns)
         found.lanes.setdefault(taken.lane, deque()).appendleft(taken)
         found.waiting_bytes += taken.nbytes
@@ -145,7 +176,7 @@ class Turns(Generic[T]):
 
     def wakeup_ns(self) -> int | None:
         """When a budget that is used up lets the next waiting item pass; None: nothing waits. What is past: it waits for its lane."""
-        return min((self._tenants[tenant].full_ns - self._burst_ns + 1 for tenant in self._queue), default=None)
+        return min((self._late_ns(self._tenants[tenant], 0) for tenant in self._queue), default=None)
 
     def items(self) -> list[T]:
         """All that wait or are being served."""
@@ -154,5 +185,7 @@ class Turns(Generic[T]):
 
     def _of(self, tenant: str, now_ns: int) -> _Tenant[T]:
         if tenant not in self._tenants and len(self._tenants) >= _TIDY_AT:
-            self._tenants = {name: found for name, found in self._tenants.items() if found.lanes or found.full_ns > now_ns}
+            self._tenants = {
+                name: found for name, found in self._tenants.items() if found.lanes or max(found.full_ns, found.items_full_ns) > now_ns
+            }
         return self._tenants.setdefault(tenant, _Tenant())

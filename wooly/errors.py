@@ -7,8 +7,8 @@ programs catch around device code.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Final, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NoReturn
 
 __all__ = [
     "WoolyError",
@@ -21,6 +21,7 @@ __all__ = [
     "SessionLostError",
     "PlacementError",
     "ApiError",
+    "QuotaReachedError",
     "TaskCancelledError",
     "BudgetExceededError",
     "DeviceError",
@@ -83,14 +84,37 @@ class PlacementError(ServiceError):
 
 class ApiError(ServiceError):
     """A REST service refused a request. ``status``: the HTTP status; ``fields``: (name, message) of each invalid field; ``kind`` and
-    ``detail``: of the problem document (the last part of its type, and its sentence), empty without one."""
+    ``detail``: of the problem document (the last part of its type, and its sentence), empty without one; ``excess``: what the document says
+    of a quota that refused it (``quota``, ``limit``, ``used``, ``retry_after_ms``)."""
 
-    def __init__(self, message: str, *, status: int = 0, fields: Sequence[tuple[str, str]] = (), kind: str = "", detail: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        fields: Sequence[tuple[str, str]] = (),
+        kind: str = "",
+        detail: str = "",
+        excess: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.kind = kind
         self.detail = detail
         self.fields = tuple(fields)
+        self.excess = dict(excess or {})
+
+
+class QuotaReachedError(PlacementError):
+    """A quota of the tenant or the key refuses one more task, session or other thing. ``quota``: its name; ``limit`` and ``used``: in its
+    unit; ``retry_after_ms``: when to try again."""
+
+    def __init__(self, message: str, *, quota: str = "", limit: int = 0, used: int = 0, retry_after_ms: int = 0) -> None:
+        super().__init__(message)
+        self.quota = quota
+        self.limit = limit
+        self.used = used
+        self.retry_after_ms = retry_after_ms
 
 
 class TaskCancelledError(ServiceError):
@@ -199,7 +223,7 @@ _BY_FAULT: dict[str, type[WoolyError]] = {
     "SessionLostError": SessionLostError,
     "PlacementError": PlacementError,
     "DeviceTaken": PlacementError,
-    "TooManySessions": PlacementError,
+    "QuotaReached": QuotaReachedError,
     "QuotaExceeded": QuotaExceeded,
     "OutOfMemory": QuotaExceeded,
     "Trap": DeviceAssertError,

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from bus_schemas.quotas import QUOTAS, Excess
 from bus_schemas.session import SessionClosed, SessionOpened
 from bus_schemas.texts import printable
 from wooly.errors import ConfigError
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from wooly.api.answers import Waiting
 
 __all__ = [
-    "VerboseLink", "WaitingLine", "checked", "closed", "closed_text", "credits_text", "opened", "opened_text", "say", "slow",
+    "VerboseLink", "WaitingLine", "checked", "closed", "closed_text", "credits_text", "delayed", "opened", "opened_text", "say", "slow",
     "switch_on", "waiting_text",
 ]  # fmt: skip
 
@@ -103,6 +104,12 @@ def slow(what: str, after_s: float = 2.0) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def delayed(excess: Excess, tenant: str) -> None:
+    """Announce that the node delays the session's batches."""
+    text = excess.sentence(f"tenant {tenant}") if excess.quota in QUOTAS else f"quota {excess.quota} is used up"
+    _say(f"wooly: the node delays this script: {printable(text)}")
 
 
 def _is_terminal() -> bool:

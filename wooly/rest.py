@@ -98,7 +98,8 @@ def ask(
         detail = _sentence(problem, error)
         kind = str(problem.get("type", "")).rpartition(":")[2]
         message = f"the {what} at {base} refused {path.partition('?')[0]}: {detail}{advice}"
-        raise ApiError(message, status=error.code, fields=fields, kind=kind, detail=detail) from None
+        excess: dict[str, Any] = {name: problem[name] for name in ("quota", "limit", "used", "retry_after_ms") if name in problem}
+        raise ApiError(message, status=error.code, fields=fields, kind=kind, detail=detail, excess=excess) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
         raise NoServerError(f"the {what} at {base} does not answer ({reason}); is it running, and is the address right?") from None

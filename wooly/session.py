@@ -116,6 +116,8 @@ class Session:
         self._refusal: tuple[int, WoolyError] | None = None
         self._lost_at: LruDict[int, str] = LruDict(_LOST_KEPT_MAX)
         self._halt = Halt()
+        #: quotas whose delays were announced
+        self._delays: set[str] = set()
         self._seq = 0
         self._closed = False
         self._envelope_bytes = 0
@@ -480,6 +482,9 @@ class Session:
         if not pong.session_known:
             self._settle(from_fault("SessionLostError", _UNKNOWN))
             return
+        if pong.excess is not None and self._sent and pong.excess.quota not in self._delays:
+            self._delays.add(pong.excess.quota)
+            progress.delayed(pong.excess, self._info.tenant)
         overdue_s = self._heard_s - _STALLED_S
         with self._state:
             lost = [sent for seq, sent in sorted(self._sent.items()) if seq >= pong.seq_next > 0 and sent.sent_s < overdue_s]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from docs.generate import command_line, configuration, errors, events, instructions, metrics, rest
+from docs.generate import command_line, configuration, errors, events, instructions, metrics, quotas, rest
 
 __all__ = ["OUTSIDE", "REFERENCE", "ROOT"]
 
@@ -18,6 +18,7 @@ REFERENCE: Final[dict[str, Callable[[], str]]] = {
     "reference/rest-controller.md": rest.controller_page,
     "reference/rest-billing.md": rest.billing_page,
     "reference/metrics.md": metrics.page,
+    "reference/quotas.md": quotas.page,
     "reference/events.md": events.page,
     "reference/errors.md": errors.page,
     "reference/instructions.md": instructions.page,

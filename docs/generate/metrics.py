@@ -69,7 +69,7 @@ def _controller() -> CollectorRegistry:
 
 def _node() -> CollectorRegistry:
     with _caught(node) as found:
-        node.metrics_text(node.Standing("", 1, (), Counters(), 0, True))
+        node.metrics_text(node.Standing("", 1, (), Counters(), 0, True, {}))
     return found[0]
 
 

@@ -316,6 +316,10 @@ class ClusterState:
         """What the log says was last measured on a device; zeros when nothing was."""
         return self.load.get((node, gpu), _NOTHING)
 
+    def queued_of(self, tenant: str) -> int:
+        """How many tasks of the tenant wait for room."""
+        return sum(count for (owner, _), (count, _) in self.turns.items() if owner == tenant)
+
     def live_tasks(self) -> list[TaskView]:
         """The tasks that are not over, by id."""
         return [self.tasks[name] for name in sorted(self.live)]

@@ -61,6 +61,7 @@ class TierBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     default_vram_mb: Annotated[int, Meta(ge=1, le=1 << 26, description="VRAM of a task that names none, in MiB")] | UnsetType | None = UNSET
     live_tasks: Annotated[int, Meta(ge=1, le=1 << 20, description="tasks of one tenant that are not over")] | UnsetType | None = UNSET
     exclusive: Annotated[bool, Meta(description="whether tasks may have a device for themselves")] | UnsetType | None = UNSET
+    queued_tasks: Annotated[int, Meta(ge=1, le=1 << 20, description="tasks of one tenant in the queue")] | UnsetType | None = UNSET
     from_: From = msgspec.field(default="", name="from")
 
 

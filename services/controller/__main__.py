@@ -187,7 +187,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await configuration.start(settings.overcommit_percent)
         await bootstrap(os.environ, access, projection, writer)
         await bootstrap_nodes(os.environ, writer)
-        await stack.enter_async_context(BusGuard.from_environment(settings.nats_url, bus, access, projection))
+        guard = await stack.enter_async_context(BusGuard.from_environment(settings.nats_url, bus, access, projection))
         await stack.enter_async_context(runs)
         oidc = OidcProvider.from_environment(os.environ)
         if oidc is not None:
@@ -202,6 +202,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
             journals=Journals(settings.nats_url),
             runs=runs,
             tasks=tasks,
+            guard=guard,
             audit_key=audit_key(os.environ),
             oidc=oidc,
         )

@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -34,8 +35,10 @@ from services.kit.bus_permissions import Permissions, of_key
 from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, SettingError
 from services.kit.log import get_logger
+from services.kit.quotas import QuotaReached, reached
 from services.kit.streams import batch_stream_config
 from services.kit.tls import CERT_VARIABLE
+from services.kit.variables import integer
 from wooly.shared.files import revision_of
 
 __all__ = ["GUARD_VARIABLE", "BusGuard"]
@@ -63,6 +66,9 @@ class BusGuard:
         self._projection = projection
         self._look = asyncio.Event()
         self._nodes: set[str] = set()
+        self.connections_max = integer(os.environ, "WOOLY_KEY_CONNECTIONS_MAX")
+        #: by key: those that the bus listed last, and those admitted since
+        self.connections: Counter[str] = Counter()
         self._consumer_proxy = ConsumerProxy(bus, projection)
         self._certificate = [os.environ.get(CERT_VARIABLE, "")]
         self._revision = revision_of(self._certificate)
@@ -73,9 +79,7 @@ class BusGuard:
             raise SettingError(f"{GUARD_VARIABLE}={folder}: {error}; it holds guard.nk and issuer.nk of the bus") from None
 
     @classmethod
-    def from_environment(
-        cls, url: str, bus: Bus, access: Access, projection: LogProjection
-    ) -> contextlib.AbstractAsyncContextManager[object]:
+    def from_environment(cls, url: str, bus: Bus, access: Access, projection: LogProjection) -> Self | contextlib.nullcontext[None]:
         """The guard, or nothing where the bus needs no authentication. Raises SettingError."""
         folder = os.environ.get(GUARD_VARIABLE, "").strip()
         return cls(url, Path(folder), bus, access, projection) if folder else contextlib.nullcontext()
@@ -113,14 +117,15 @@ class BusGuard:
         answer: dict[str, Any] = {"type": "authorization_response", "version": 2}
         try:
             answer["jwt"] = await self._admit(user, str(opts.get("user", "")), str(opts.get("pass", "")), str(host), now_s)
-        except (AccessError, BusUnavailable, BusRefused, ValueError) as error:
+        except (AccessError, QuotaReached, BusUnavailable, BusRefused, ValueError) as error:
             answer["error"] = str(error)
             get_logger().warning("not let onto the bus", key=str(opts.get("user", ""))[:64], source=host, why=str(error))
         return nats_jwt.sign_claims(self._issuer, {"sub": user, "aud": server, "nats": answer}, now_s).encode()
 
     async def _admit(self, user: str, key: str, secret: str, source: str, now_s: int) -> str:
-        """The permissions of a key as a token for the bus. Raises AccessError, BusUnavailable, BusRefused."""
+        """The permissions of a key as a token for the bus. Raises AccessError, QuotaReached, BusUnavailable, BusRefused."""
         who = await self._access.identity_of_key(key, secret, source)
+        await self._count_connection(who.key)
         granted = of_key(who)
         if granted is None:
             raise AccessError(f"a key with role {who.role} has no business on the bus")
@@ -132,6 +137,23 @@ class BusGuard:
         if known is not None and known.fact.expires_ns:
             claims["exp"] = max(now_s + 1, known.fact.expires_ns // 10**9)
         return nats_jwt.sign_claims(self._issuer, claims, now_s)
+
+    async def _count_connection(self, key: str) -> None:
+        """Count one more connection of the key. The bus is asked only if the key seems to have as many as it may. Raises QuotaReached,
+        BusUnavailable."""
+        if self.connections[key] >= self.connections_max:
+            answer = await self._ask_connections({"auth": True, "user": key, "limit": self.connections_max})
+            self.connections[key] = len(answer["data"]["connections"] or [])
+        refusal = reached("connections", self.connections[key], f"key {key}", limit=self.connections_max)
+        if refusal is not None:
+            raise refusal
+        self.connections[key] += 1
+
+    async def _ask_connections(self, question: dict[str, Any]) -> dict[str, Any]:
+        """The bus's list of connections. Raises BusUnavailable, ValueError."""
+        data = json.dumps({"acc": _ACCOUNT, **question}).encode()
+        answer: dict[str, Any] = json.loads(await self._system.request("$SYS.REQ.SERVER.PING.CONNZ", data, _CONNECTIONS_S))
+        return answer
 
     # -- revocation --------------------------------------------------------------------------------------------------------------------
 
@@ -172,19 +194,21 @@ class BusGuard:
     async def _end_connections(self) -> None:
         """End every connection whose key is no longer valid, or has changed since the connection began."""
         view, now_ns, offset = self._projection.fold(AccessView), time.time_ns(), 0
+        connections: Counter[str] = Counter()
         while True:
-            question = {"auth": True, "acc": _ACCOUNT, "limit": _PAGE, "offset": offset}
-            answer = json.loads(await self._system.request("$SYS.REQ.SERVER.PING.CONNZ", json.dumps(question).encode(), _CONNECTIONS_S))
+            answer = await self._ask_connections({"auth": True, "limit": _PAGE, "offset": offset})
             server, found = answer["server"]["id"], answer["data"]["connections"] or []
             for connection in found:
                 key = connection.get("authorized_user", "")
+                connections[key] += is_key_id(key)
                 if is_key_id(key) and (why := _why_end(view, key, connection["start"], now_ns)):
                     get_logger().info("ending a connection to the bus", key=key, why=why)
                     cid = json.dumps({"cid": connection["cid"]}).encode()
                     await self._system.request(f"$SYS.REQ.SERVER.{server}.KICK", cid, _CONNECTIONS_S)  # without a reply it does nothing
             offset += len(found)
             if len(found) < _PAGE:
-                return
+                break
+        self.connections = connections
 
     # -- for nodes ---------------------------------------------------------------------------------------------------------------------
 

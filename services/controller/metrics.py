@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Final, Self
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
 
+from bus_schemas.quotas import QUOTAS
 from bus_schemas.subjects import TELEMETRY_STREAM
 from bus_schemas.telemetry import RunningSession, Telemetry, telemetry_on
 from scheduler.placement import Measured, capacity
@@ -26,6 +29,8 @@ from services.kit.streams import telemetry_stream_config
 
 __all__ = ["Gauges", "metrics_text"]
 
+_ELSEWHERE: Final = ("services.server", "services.runner")
+"""Packages whose refusals the controller does not see."""
 _HISTORY: Final = 2_000
 """Messages read from before the start, for devices measured just before it."""
 
@@ -99,8 +104,17 @@ class Gauges:
 _DEVICE = ("node", "gpu")
 
 
-def metrics_text(projection: LogProjection, gauges: Gauges, *, on_duty: bool = False, log_bytes: int | None = None) -> str:
-    """The text exposition format. ``on_duty``: this controller does the periodic work. ``log_bytes``: of the event log, None: unknown."""
+def metrics_text(
+    projection: LogProjection,
+    gauges: Gauges,
+    *,
+    on_duty: bool = False,
+    log_bytes: int | None = None,
+    quotas: Mapping[str, tuple[int, int]] | None = None,
+    refusals: Mapping[str, int] | None = None,
+) -> str:
+    """The text exposition format. ``on_duty``: this controller does the periodic work. ``log_bytes``: of the event log, None: unknown.
+    ``quotas``: the greatest part that one tenant or key has used of each, and the limit; ``refusals``: of this controller, by quota."""
     registry = CollectorRegistry()
     view = projection.view
 
@@ -114,6 +128,13 @@ def metrics_text(projection: LogProjection, gauges: Gauges, *, on_duty: bool = F
 
     if log_bytes is not None:
         gauge("event_log_bytes", "Bytes of the event log on the bus").set(log_bytes)
+
+    used = gauge("quota_used", "What one tenant or key has used of a quota, the one with the greatest part", ("quota",))
+    limit = gauge("quota_limit", "The limit of that tenant or key", ("quota",))
+    for quota, (most_used, most) in (quotas or {}).items():
+        used.labels(quota).set(most_used)
+        limit.labels(quota).set(most)
+    registry.register(_Refusals(refusals or {}))
 
     counts = Counter(task.state for task in view.tasks.values())
     states = gauge("tasks", "Tasks by state", ("state",))
@@ -161,6 +182,19 @@ def metrics_text(projection: LogProjection, gauges: Gauges, *, on_duty: bool = F
             for run in seen.running:
                 of_session.labels(seen.node, seen.gpu, run.session, run.task, run.tenant, run.priority).set(value_of(run))
     return generate_latest(registry).decode()
+
+
+class _Refusals(Collector):
+    def __init__(self, counts: Mapping[str, int]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        text = "Requests that this controller refused at a quota"
+        family = CounterMetricFamily("wooly_controller_quota_refusals", text, labels=["quota"])
+        for quota in QUOTAS.values():
+            if not quota.enforced.startswith(_ELSEWHERE):
+                family.add_metric([quota.name], self._counts.get(quota.name, 0))
+        yield family
 
 
 def _lost(projection: LogProjection, name: str) -> bool:

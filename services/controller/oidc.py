@@ -22,7 +22,8 @@ from joserfc import jwt
 from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 
-from services.kit.access.checker import Buckets, Rate
+from bus_schemas.quotas import Rate
+from scheduler.buckets import Buckets
 from services.kit.access.errors import Unauthenticated
 from services.kit.access.tokens import LoginFlow
 from services.kit.errors import RequestError, SettingError
@@ -41,7 +42,7 @@ _CACHED_S: Final = 600.0
 _LEEWAY_S: Final = 60
 _FRESH_S: Final = 300
 """An ID token is accepted for so long after it was issued."""
-_REFETCHES: Final = Rate(5, 60.0)
+_REFETCHES: Final = Rate(1, 5, 60 * 10**9)
 """Of the provider's keys, because a token names an unknown one."""
 T = TypeVar("T")
 
@@ -159,7 +160,7 @@ class OidcProvider:
     def __init__(self, settings: OidcSettings, *, authorities: str = "") -> None:
         """``authorities``: a PEM file of CAs that are trusted beside the system's. Raises SettingError."""
         self.settings = settings
-        self._refetches = Buckets(_REFETCHES)
+        self._refetches: Buckets[str] = Buckets(_REFETCHES)
         self._metadata: _Metadata | None = None
         self._keys: KeySet | None = None
         #: when metadata and keys are fetched again, monotonic

@@ -19,6 +19,7 @@ from services.controller.actions import (
     TenantActions,
     UserActions,
 )
+from services.controller.bus_guard import BusGuard
 from services.controller.configuration import Configuration
 from services.controller.journals import Journals
 from services.controller.log_projection import LogProjection
@@ -48,6 +49,7 @@ class Parts:
     journals: Journals  #: what the nodes' journals say of a task
     runs: Runs  #: scripts that runners execute
     tasks: TaskActions
+    guard: BusGuard | None = None  #: None: the bus needs no authentication
     audit_key: Ed25519PrivateKey | None = None  #: signs exports of audit records
     oidc: OidcProvider | None = None  #: None: no login through an identity provider
     index: TaskIndex = field(default_factory=TaskIndex)

@@ -45,7 +45,7 @@ from bus_schemas.runs import (
 from scheduler.placement import TaskView
 from scheduler.placement.states import CANCELLED, COMPLETED, FAILED, LOST, QUEUED, STARTED, state_after
 from services.controller.actions import TaskActions
-from services.controller.errors import Invalid, OutOfState, TaskExists
+from services.controller.errors import Invalid, TaskExists
 from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
 from services.controller.run_book import BudgetCrossings, RunBook
@@ -58,6 +58,7 @@ from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower
 from services.kit.log import get_logger
+from services.kit.quotas import reached
 from services.kit.streams import run_logs_stream_config, runs_stream_config
 from wooly.shared.lru import LruDict
 
@@ -65,8 +66,6 @@ __all__ = ["LogPart", "Runs", "WAIT_S_MAX"]
 
 WAIT_S_MAX: Final = 20
 _QUEUE: Final = "wooly-controllers"
-_UNFINISHED_MAX: Final = 200
-"""Runs of one tenant that are not over."""
 _PART_BYTES: Final = 128 << 10
 _PART_MESSAGES: Final = 64
 _FOLLOWERS_MAX: Final = 500
@@ -131,7 +130,7 @@ class Runs:
 
     async def submit(self, by: Caller, task: TaskSubmitted, script: RunScript, wanted: str, webhook: str) -> tuple[TaskView, bool]:
         """Submit the task and store its script; the task then, and whether it is new. Raises what ``TaskActions.submit`` raises, Invalid,
-        OutOfState."""
+        QuotaReached."""
         by.require("task.submit", task.tenant)
         if not self.book.takers(task.tenant, wanted, time.monotonic()):
             who = f"no runner called {wanted} takes" if wanted else "no runner takes"
@@ -147,8 +146,9 @@ class Runs:
             if known.digest != digest:
                 raise _taken(task.task)
             return await self._tasks.submit(by, task)
-        if self.book.pending_of(task.tenant) >= _UNFINISHED_MAX:
-            raise OutOfState(f"tenant {task.tenant} has {_UNFINISHED_MAX} runs that are not over; wait for some, or cancel them")
+        refusal = reached("runs", self.book.pending_of(task.tenant), f"tenant {task.tenant}")
+        if refusal is not None:
+            raise refusal
         self._tasks.check(by, task)
         await self._store(task.task, data)
         placed, new = await self._tasks.submit(by, task)

@@ -9,14 +9,17 @@ import codecs
 import contextlib
 import os
 import signal
+import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
 
+from bus_schemas.quotas import QUOTAS, Rate
 from bus_schemas.runs import LOGS_STREAM, SYNC_S, RunnerSync, RunOrder, RunOrders, RunReport, run_beat, run_log, run_report, run_sync
+from scheduler.buckets import Buckets
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
@@ -24,7 +27,7 @@ from services.kit.process import exited
 from services.runner.process import ScriptProcess, kill_orphans
 from services.runner.settings import Settings
 
-__all__ = ["Output", "Runs", "boundary"]
+__all__ = ["LogQuota", "Output", "Runs", "boundary"]
 
 HEAD_BYTES: Final = 256 << 10
 TAIL_BYTES: Final = 256 << 10
@@ -88,6 +91,29 @@ def boundary(text: bytes, limit: int) -> int:
     return at
 
 
+class LogQuota:
+    """How much each tenant may write to its logs."""
+
+    def __init__(self, rate: Rate | None = None) -> None:
+        """None: the rate of the table."""
+        self._buckets: Buckets[str] = Buckets(rate or QUOTAS["log_bytes"].rate())
+        #: of each task, what was left out since the last text
+        self._left_out: Counter[str] = Counter()
+
+    def allowed(self, tenant: str, task: str, text: bytes, now_ns: int) -> bytes:
+        """What of the next ``text`` of a log goes into it: all or nothing, after a line that says how much is missing."""
+        if self._buckets.wait_ns(tenant, now_ns, len(text)):
+            self._left_out[task] += len(text)
+            return b""
+        self._buckets.take(tenant, now_ns, len(text))
+        return self.missing(task) + text
+
+    def missing(self, task: str) -> bytes:
+        """The line that says how much of the log was left out since the last text; empty: nothing."""
+        nbytes = self._left_out.pop(task, 0)
+        return f"\n[{nbytes} bytes are left out: quota log_bytes of the tenant]\n".encode() if nbytes else b""
+
+
 _ANSWER_S: Final = 5.0
 _GRACE_S: Final = 3.0
 """Between SIGTERM, at which a script closes its sessions, and SIGKILL."""
@@ -110,6 +136,7 @@ class Runs:
         self._bus = bus
         self._settings = settings
         self._instance = uuid.uuid4().hex
+        self._log_quota = LogQuota()
         self._running: dict[str, _Run] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         #: every task whose script this process has started, the oldest first: none is started twice
@@ -157,7 +184,7 @@ class Runs:
         while len(self._known) > _KNOWN_MAX:
             del self._known[next(iter(self._known))]
         try:
-            run = _Run(order, self._settings, self._bus)
+            run = _Run(order, self._settings, self._bus, self._log_quota)
         except OSError as error:
             get_logger().error("a script could not be started", task=task, problem=str(error))
             reason = f"the runner could not start it: {error.strerror or type(error).__name__}"
@@ -195,11 +222,12 @@ class Runs:
 class _Run:
     """One script that runs. ``reason``: why it is stopped, empty: by its own end, or by a cancellation."""
 
-    def __init__(self, order: RunOrder, settings: Settings, bus: Bus) -> None:
+    def __init__(self, order: RunOrder, settings: Settings, bus: Bus, quota: LogQuota) -> None:
         self.script = ScriptProcess(order, settings)
         self.reason = ""
         self._order = order
         self._bus = bus
+        self._quota = quota
         self._output = Output()
         self._stopping = asyncio.Event()
         self._flushes = 0
@@ -231,6 +259,7 @@ class _Run:
         await publishing
         self._output.feed(b"", final=True)
         await self._publish(self._output.rest())
+        await self._append(self._quota.missing(self._order.script.task))
         return code
 
     async def _end_in_time(self, announce: _Announce) -> None:
@@ -271,13 +300,19 @@ class _Run:
             await self._publish(self._output.take())
 
     async def _publish(self, text: bytes) -> None:
-        """Append to the log, in order. Output that the bus refuses is lost; the script keeps running."""
-        subject = run_log(self._order.script.task)
+        """Append to the log, in order, what the tenant's quota allows."""
+        script = self._order.script
         while text:
             self._flushes += 1
             cut = boundary(text, _CHUNK_BYTES)
             chunk, text = text[:cut], text[cut:]
-            try:
-                await self._bus.publish_acked(subject, chunk)
-            except (BusUnavailable, BusRefused) as error:
-                get_logger().warning("a part of a log is lost", task=self._order.script.task, stream=LOGS_STREAM, problem=str(error))
+            await self._append(self._quota.allowed(script.tenant, script.task, chunk, time.monotonic_ns()))
+
+    async def _append(self, text: bytes) -> None:
+        """Output that the bus refuses is lost; the script keeps running."""
+        task = self._order.script.task
+        try:
+            if text:
+                await self._bus.publish_acked(run_log(task), text)
+        except (BusUnavailable, BusRefused) as error:
+            get_logger().warning("a part of a log is lost", task=task, stream=LOGS_STREAM, problem=str(error))

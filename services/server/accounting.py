@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,8 @@ class Counters:
     dropped: int = 0
     refused: int = 0
     restarts: int = 0
+    #: by quota: opens and batches that it refused
+    quota_refusals: Counter[str] = field(default_factory=Counter)
 
 
 _NODE_RESTARTED: Final = "node_restarted"

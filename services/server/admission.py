@@ -13,14 +13,16 @@ from typing import Final
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Fault
 from bus_schemas.events import OUTCOME_ERROR_CHARS_MAX, Outcome
+from bus_schemas.quotas import COUNT_RETRY_MS, QUOTAS, Excess
 from bus_schemas.session import OpenSession
+from scheduler.buckets import Buckets, excess_of
 from scheduler.dispatch import PRIORITIES
 from scheduler.dispatch import decisions as why
 from scheduler.vram.overcommit import schedulable_bytes
 
 __all__ = [
     "WEIGHT_MAX", "SLA_MS_MAX", "VRAM_WAIT_MS_MAX", "check_quota", "check_request", "sound_outcome", "EXECUTOR_LOST",
-    "EXECUTOR_OUT_OF_MEMORY", "REFUSALS", "OpenRefused", "not_taken", "refusal",
+    "EXECUTOR_OUT_OF_MEMORY", "REFUSALS", "OpenQuotas", "OpenRefused", "not_taken", "quota_fault", "refusal",
 ]  # fmt: skip
 
 WEIGHT_MAX: Final = 10_000
@@ -129,3 +131,35 @@ class OpenRefused(Exception):
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.message)
         self.fault = fault
+
+
+def quota_fault(excess: Excess, whose: str) -> Fault:
+    """The refusal of an open at a quota; of a rate not fatal, so the client tries again at once."""
+    return Fault(faults.QUOTA_REACHED, excess.sentence(whose), fatal=not QUOTAS[excess.quota].regained, excess=excess)
+
+
+class OpenQuotas:
+    """How many sessions a tenant may have open on the node, and how often it and each of its keys may open one (each leaves facts in the
+    log for ever)."""
+
+    def __init__(self, sessions_max: int, *, keys: bool) -> None:
+        """``keys``: whether principals are keys; otherwise all clients are the same one."""
+        self.sessions_max = sessions_max
+        self._keys = keys
+        self.tenants: Buckets[str] = Buckets(QUOTAS["opens"].rate(sessions_max))
+        self.principals: Buckets[str] = Buckets(QUOTAS["key_opens"].rate(max(1, sessions_max // 2)))
+
+    def refuse(self, tenant: str, principal: str, sessions: int, now_ns: int) -> Fault | None:
+        """Why the tenant, which has so many ``sessions`` open, may not open one more with the key ``principal``; or None."""
+        key_excess = excess_of("key_opens", self.principals, principal, now_ns) if self._keys else None
+        if key_excess is not None:
+            return quota_fault(key_excess, f"key {principal}")
+        excess = excess_of("opens", self.tenants, tenant, now_ns)
+        if excess is None and sessions >= self.sessions_max:
+            excess = Excess("sessions", self.sessions_max, sessions, COUNT_RETRY_MS)
+        return None if excess is None else quota_fault(excess, f"tenant {tenant}")
+
+    def opened(self, tenant: str, principal: str, now_ns: int) -> None:
+        """Count an open."""
+        self.tenants.take(tenant, now_ns)
+        self.principals.take(principal, now_ns)

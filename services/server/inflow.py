@@ -8,20 +8,35 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import msgspec
 
 from bus_schemas.batch import LIMITS, Batch, Fault, encode_batch
+from bus_schemas.quotas import QUOTAS, Excess, Rate
 from scheduler.turns import Taken, Turns, TurnsConfig
 from services.server.intake import Bad, cost_of, read_batch, small_body
 
-__all__ = ["BUDGET", "Arrived", "Inflow", "Message"]
+__all__ = ["BUDGET", "Arrived", "Inflow", "Message", "inflow_budget"]
 
-BUDGET: Final = TurnsConfig(rate=16 << 20, burst=32 << 20, lane_items_max=4 * LIMITS.outstanding_batches_max, waiting_bytes_max=64 << 20)
-"""Costs are bytes inflated (``cost_of``), of one tenant a second; sizes are bytes on the bus."""
+_BURST_S: Final = QUOTAS["messages"].limit // QUOTAS["messages"].regained
+
+
+def inflow_budget(messages_a_second: int) -> TurnsConfig:
+    """Costs are bytes inflated (``cost_of``); sizes are bytes on the bus."""
+    return TurnsConfig(
+        QUOTAS["decoded_bytes"].rate(),
+        lane_items_max=4 * LIMITS.outstanding_batches_max,
+        waiting_bytes_max=64 << 20,
+        items=Rate(messages_a_second, _BURST_S * messages_a_second),
+    )
+
+
+BUDGET: Final = inflow_budget(QUOTAS["messages"].regained)
+_SCARCE_PERCENT: Final = 95
+"""A tenant whose messages wait and whose bucket is used to this part waits for the bucket: it holds a little at times."""
 _REFUSED_COST: Final = 2 * LIMITS.batch_bytes_max
 _REFUSED_COST_A_BYTE: Final = 64
 
@@ -66,13 +81,15 @@ class Inflow:
     ) -> None:
         self._tenant_of = tenant_of
         self._take = take
+        self._budget = budget
         self._turns: Turns[Message] = Turns(budget)
         self._thread = ThreadPoolExecutor(1, "intake")
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def put(self, message: Message) -> bool:
-        """A message that came; False when its session or tenant has as many waiting as it may: its session sends it again."""
+    def put(self, message: Message) -> str:
+        """A message that came. When its session or tenant has as many waiting as it may, it is dropped, and its session sends it again: the
+        quota because of which they wait; else empty."""
         now_ns = time.monotonic_ns()
         tenant, lane = self._tenant_of(message.principal, message.session), (message.principal, message.session)
         if self._turns.free(tenant, lane, now_ns):
@@ -81,11 +98,40 @@ class Inflow:
                 arrived = read(body, message.session, small=True)
                 self._turns.charge(tenant, arrived.cost, now_ns)
                 self._take(message, arrived)
-                return True
+                return ""
         if not self._turns.add(tenant, lane, message, len(message.data), now_ns):
-            return False
+            return self._scarcest(*self._turns.used(tenant, now_ns))[0]
         self._go_on()
-        return True
+        return ""
+
+    def excess(self, tenant: str, now_ns: int) -> Excess | None:
+        """The quota because of which messages of the tenant wait, and when those will have been read at the earliest; or None."""
+        items, nbytes = self._turns.waiting(tenant)
+        quota, limit, used = self._scarcest(*self._turns.used(tenant, now_ns))
+        if not items or used * 100 < limit * _SCARCE_PERCENT:
+            return None
+        read_ns = self._messages().ns(items) if quota == "messages" else self._budget.rate.ns(nbytes)
+        return Excess(quota, limit, used, -(-(self._turns.late_ns(tenant, now_ns) + read_ns) // 10**6))
+
+    def tenants(self) -> list[str]:
+        """Those that may have used something."""
+        return self._turns.tenants()
+
+    def quotas(self, now_ns: int, tenants: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """By quota: the most that one of the ``tenants`` has used of it, and the limit."""
+        used = [self._turns.used(tenant, now_ns) for tenant in tenants] or [(0, 0)]
+        nbytes, messages = (max(column) for column in zip(*used, strict=True))
+        return {"decoded_bytes": (nbytes, self._budget.rate.burst), "messages": (messages, self._messages().burst)}
+
+    def _messages(self) -> Rate:
+        return self._budget.items or QUOTAS["messages"].rate()
+
+    def _scarcest(self, nbytes: int, messages: int) -> tuple[str, int, int]:
+        """(quota, limit, used) of the one of which the greater part is used."""
+        bytes_max, messages_max = self._budget.rate.burst, self._messages().burst
+        if nbytes * messages_max >= messages * bytes_max:
+            return "decoded_bytes", bytes_max, nbytes
+        return "messages", messages_max, messages
 
     def oldest_position(self) -> int | None:
         """Of the messages that are not read yet."""

@@ -9,7 +9,7 @@ may read it (WOOLY_NODE_HTTP, default: none).
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
@@ -20,7 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from bus_schemas.limits import RUNNING_MAX
-from bus_schemas.telemetry import RunningSession, Telemetry, encode_telemetry
+from bus_schemas.telemetry import QuotaUse, RunningSession, Telemetry, encode_telemetry
 from scheduler.dispatch import Totals, percent
 from services.server.accounting import Counters
 from services.server.device import Device
@@ -38,7 +38,7 @@ class Gauge:
     fed_ns: int = 0
     sessions: dict[str, Totals] = field(default_factory=dict)
 
-    def read(self, device: Device, node: str, epoch: int) -> bytes | None:
+    def read(self, device: Device, node: str, epoch: int, quotas: tuple[QuotaUse, ...] = ()) -> bytes | None:
         """The window since the last call, encoded; None while the device has no executor."""
         if device.attached is None:
             return None
@@ -70,6 +70,7 @@ class Gauge:
             cores=device.attached.cores,
             vram_shared_bytes=once,
             vram_saved_bytes=saved,
+            quotas=quotas,
         )
         self.at_ns, self.busy_ns, self.fed_ns, self.sessions = now_ns, busy_ns, fed_ns, totals
         return encode_telemetry(message)
@@ -130,6 +131,8 @@ class Standing:
     counters: Counters
     facts_waiting: int
     connected: bool
+    #: by quota: the most that a tenant (or key) has used of it, and the limit
+    quotas: Mapping[str, tuple[int, int]]
     problem: str = ""
     failed: bool = False
 
@@ -162,6 +165,14 @@ class _Node(Collector):
             ("executor_restarts", "Executors lost and restarted", c.restarts),
         ):
             yield CounterMetricFamily(f"wooly_node_{name}", text, value=value)
+        used = GaugeMetricFamily("wooly_node_quota_used", "The most that one tenant or key has used of a quota", labels=["quota"])
+        limit = GaugeMetricFamily("wooly_node_quota_limit", "Limit of a quota", labels=["quota"])
+        refusals = CounterMetricFamily("wooly_node_quota_refusals", "Requests and batches that a quota refused", labels=["quota"])
+        for quota, (most_used, most) in s.quotas.items():
+            used.add_metric([quota], most_used)
+            limit.add_metric([quota], most)
+            refusals.add_metric([quota], c.quota_refusals[quota])
+        yield from (used, limit, refusals)
         for name, text, measure in _GAUGES:
             family = GaugeMetricFamily(f"wooly_node_device_{name}", text, labels=["gpu"])
             for device in s.devices:

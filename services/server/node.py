@@ -8,6 +8,7 @@ import os
 import secrets
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,11 @@ from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Done, Fault, encode_done
 from bus_schemas.events import DeviceFact, NodeLost, NodeRegistered
 from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
+from bus_schemas.limits import QUOTA_USES_MAX
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
 from bus_schemas.reading import AboutStream
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
-from scheduler.turns import Turns, TurnsConfig
+from bus_schemas.telemetry import QuotaUse
 from services.kit.bus import Bus
 from services.kit.errors import StartError
 from services.kit.follow import Follower
@@ -30,13 +32,13 @@ from services.kit.log import get_logger
 from services.kit.trace import Tracing
 from services.server import metrics
 from services.server.accounting import Accounting, Counters
-from services.server.admission import OpenRefused, check_quota, check_request, sound_outcome
+from services.server.admission import OpenQuotas, OpenRefused, check_quota, check_request, sound_outcome
 from services.server.allowance import Allowances
 from services.server.allowance_link import AllowanceLink
 from services.server.device import Device
 from services.server.dispatch_log import DispatchLog
 from services.server.facts import FactLog
-from services.server.inflow import Arrived, Inflow, Message
+from services.server.inflow import Arrived, Inflow, Message, inflow_budget
 from services.server.journal_stream import JournalStream, ProgramLane
 from services.server.metrics import Standing
 from services.server.model_cache_door import answer_open
@@ -52,8 +54,6 @@ VERSION: Final = "0.1.0"
 
 _TICK_S: Final = 1.0
 _SETTLE_S: Final = 5.0
-_OPENS_A_SECOND: Final = 2
-"""Of one tenant, in the long run: each leaves facts in the log for ever."""
 _REWIND: Final = 1024
 """Batches read again after the bus was away: more than it can have had in memory only. Those executed are dropped."""
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -84,9 +84,8 @@ class Node:
         self._money = AllowanceLink(self._node, facts.epoch, self._allowances, [device.gate for device in self._devices])
         self._principals = Principals(bus, self._node, self._devices, on=settings.authentication)
         self._orders = Orders(self._node, facts.epoch, self._devices)
-        self._inflow = Inflow(self._heard, self._on_read)
-        most = settings.tenant_sessions_max
-        self._opens: Turns[None] = Turns(TurnsConfig(rate=_OPENS_A_SECOND, burst=most, lane_items_max=0, waiting_bytes_max=0))
+        self._inflow = Inflow(self._heard, self._on_read, inflow_budget(settings.tenant_messages_a_second))
+        self._opens = OpenQuotas(settings.tenant_sessions_max, keys=settings.authentication)
         self._gauges = [metrics.Gauge() for _ in self._devices]
 
     def _device(self, gpu: int, run_dir: Path) -> Device:
@@ -172,8 +171,10 @@ class Node:
 
     def _on_batch(self, position: int, subject: str, data: bytes) -> None:
         self._counters.received += 1
-        if not self._inflow.put(Message(position, *subjects.batch_parts(subject), data)):
+        dropped_by = self._inflow.put(Message(position, *subjects.batch_parts(subject), data))
+        if dropped_by:
             self._counters.dropped += 1
+            self._counters.quota_refusals[dropped_by] += 1
 
     def _heard(self, principal: str, name: str) -> str:
         """The tenant on whose budget a message is read; one that names no session of its principal is read on the principal's own."""
@@ -249,7 +250,7 @@ class Node:
             principal=principal,
             traceparent=request.traceparent if parse_traceparent(request.traceparent) is not None else "",
         )
-        self._opens.charge(request.tenant, 1, time.monotonic_ns())
+        self._opens.opened(request.tenant, principal, time.monotonic_ns())
         try:
             await self._devices[gpu].open(record)
         except StartError as error:
@@ -260,20 +261,39 @@ class Node:
         opened = self._find(request.session)
         return _encode(self._opened(opened[1].record if opened is not None else record))
 
-    def _too_many(self, tenant: str) -> Fault | None:
-        """Whether ``tenant`` has as many sessions as one may (each costs every other a little of the node's time and memory), or opens them
-        too often."""
-        most = self._settings.tenant_sessions_max
-        if not self._opens.free(tenant, None, time.monotonic_ns()):
-            text = f"tenant {tenant} has opened {most} sessions in a short time; try again: it may open {_OPENS_A_SECOND} more each second"
-            return Fault(faults.TOO_MANY_SESSIONS, text, fatal=False)
-        if sum(record.terms.tenant == tenant for device in self._devices for record in device.records) < most:
-            return None
-        return Fault(
-            faults.TOO_MANY_SESSIONS,
-            f"tenant {tenant} has {most} sessions open on node {self._settings.node_name}, as many as one may (WOOLY_TENANT_SESSIONS_MAX "
-            "of the node); end some of them, or use another node",
-        )
+    def _sessions_of(self) -> Counter[str]:
+        """Open sessions by tenant."""
+        return Counter(record.terms.tenant for device in self._devices for record in device.records)
+
+    def _quota_fault(self, tenant: str, principal: str) -> Fault | None:
+        """The quota that refuses one more session, counted for the metrics; or None."""
+        fault = self._opens.refuse(tenant, principal, self._sessions_of()[tenant], time.monotonic_ns())
+        if fault is not None and fault.excess is not None:
+            self._counters.quota_refusals[fault.excess.quota] += 1
+        return fault
+
+    def _quota_uses(self) -> tuple[QuotaUse, ...]:
+        """What the tenants with the most sessions have used."""
+        now_ns = time.monotonic_ns()
+        uses = []
+        for tenant, sessions in self._sessions_of().most_common(QUOTA_USES_MAX // 4):
+            opens = self._opens.tenants
+            uses += [
+                QuotaUse(tenant, "sessions", sessions, self._opens.sessions_max),
+                QuotaUse(tenant, "opens", opens.used(tenant, now_ns), opens.rate.burst),
+                *(QuotaUse(tenant, quota, used, limit) for quota, (used, limit) in self._inflow.quotas(now_ns, [tenant]).items()),
+            ]
+        return tuple(uses)
+
+    def _quotas(self) -> dict[str, tuple[int, int]]:
+        """By quota: the most that a tenant (or key) has used of it, and the limit."""
+        now_ns = time.monotonic_ns()
+        return {
+            "sessions": (max(self._sessions_of().values(), default=0), self._opens.sessions_max),
+            "opens": (self._opens.tenants.most_used(now_ns), self._opens.tenants.rate.burst),
+            "key_opens": (self._opens.principals.most_used(now_ns), self._opens.principals.rate.burst),
+            **self._inflow.quotas(now_ns, self._inflow.tenants()),
+        }
 
     def _refuse_open(self, request: OpenSession, principal: str) -> Fault | None:
         """Why this session may not be opened, or None."""
@@ -291,7 +311,7 @@ class Node:
             known = self._find(request.session, principal)
             same = record.terms.tenant == request.tenant and record.principal == principal and (known is None or known[1].closing is None)
             return None if same else Fault(faults.SESSION_TAKEN, f"session {request.session} exists already")
-        fault = self._allowances.ceiling_fault(request.tenant, request.priority) or self._too_many(request.tenant)
+        fault = self._allowances.ceiling_fault(request.tenant, request.priority) or self._quota_fault(request.tenant, principal)
         if fault is not None:
             return fault
         device = self._devices[gpu]
@@ -333,7 +353,17 @@ class Node:
             device.recall(session, ping.seq_seen)
         info = device.info()
         free_bytes = info.vram_free_bytes if info is not None else -1
-        return _encode(Pong(self._node, self._facts.epoch, True, session.seq_done, session.seq_next, free_bytes))
+        return _encode(
+            Pong(
+                node=self._node,
+                epoch=self._facts.epoch,
+                session_known=True,
+                seq_done=session.seq_done,
+                seq_next=session.seq_next,
+                vram_free_bytes=free_bytes,
+                excess=self._inflow.excess(session.record.terms.tenant, time.monotonic_ns()),
+            )
+        )
 
     async def _stats(self, subject: str, data: bytes) -> bytes:
         sessions = []
@@ -403,7 +433,8 @@ class Node:
             for device, gauge in zip(self._devices, self._gauges, strict=True):
                 self._safely(device.renew_certificate)
                 self._safely(partial(device.tick, settings.lease_ms * 10**6, settings.unlinked_lease_ms * 10**6, since_ns))
-                message = self._safely(partial(gauge.read, device, self._node, self._facts.epoch))
+                quotas = (self._safely(self._quota_uses) or ()) if device.gpu == 0 else ()
+                message = self._safely(partial(gauge.read, device, self._node, self._facts.epoch, quotas))
                 if message is None and device.attached is not None:
                     message = metrics.heartbeat(device, self._node, self._facts.epoch)
                 if message is not None:
@@ -435,6 +466,7 @@ class Node:
             counters=self._counters,
             facts_waiting=facts.waiting,
             connected=connected,
+            quotas=self._quotas(),
             problem=problem,
             failed=failed,
         )

@@ -20,6 +20,7 @@ import msgspec
 from blake3 import blake3
 
 from bus_schemas.limits import GROUPS_MAX, NAME_CHARS_MAX
+from bus_schemas.quotas import QUOTAS
 from bus_schemas.subjects import node_id as derived_id
 from bus_schemas.subjects import token
 from scheduler.dispatch import POLICY_NAMES, STRICT, DispatchConfig
@@ -36,7 +37,6 @@ _EXECUTOR_USER: Final = "wooly-exec"
 """Used where there is one, if no other is configured."""
 
 _SWAP_HOST_MB: Final = 8192
-_STAGED_MB: Final = 8192
 _MS: Final = 10**6
 
 
@@ -71,8 +71,9 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
     fuel: int | None = None
     model_cache_dir: str = ""
     model_cache_bytes: int = 0
+    tenant_model_cache_bytes: int = 0
     memory: MemorySettings = MemorySettings()
-    staged_bytes: int = 8 << 30
+    staged_bytes: int = QUOTAS["staged_bytes"].limit
     tls_files: tuple[str, str] | None = None
     sandbox: bool = True
     user: tuple[int, int] | None = None
@@ -82,7 +83,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One node. ``node_id`` is stable: UUIDv5 of the name unless NODE_ID says otherwise. ``keep_sessions``: a server that stops leaves
-    them to the next. ``tenant_sessions_max``: open at a time, of one tenant, on all devices together."""
+    them to the next. ``tenant_sessions_max``: open at a time, of one tenant, on all devices together; ``tenant_messages_a_second``:
+    batches of one tenant."""
 
     nats_url: str
     node_name: str
@@ -106,7 +108,9 @@ class Settings:
     dispatch: DispatchConfig
     keep_sessions: bool = True
     unlinked_lease_ms: int = 30_000
-    tenant_sessions_max: int = 1024
+    tenant_sessions_max: int = QUOTAS["sessions"].limit
+    tenant_messages_a_second: int = QUOTAS["messages"].regained
+    tenant_model_cache_bytes: int = 0
     authentication: bool = False
     tls_files: tuple[str, str] | None = None
     sandbox: bool = True
@@ -127,6 +131,8 @@ class Settings:
         if len(groups) > GROUPS_MAX or any(len(group) > NAME_CHARS_MAX for group in groups):
             raise SettingError(f"NODE_GROUPS: at most {GROUPS_MAX} groups, of at most {NAME_CHARS_MAX} characters each")
         address = env.get("NODE_ADDRESS") or "127.0.0.1"
+        model_cache_mb = integer(env, "WOOLY_MODEL_CACHE_MB")
+        authentication = bool(env.get("WOOLY_API_KEY") or env.get("WOOLY_API_KEY_FILE"))
         data_dir = Path(env.get("WOOLY_DATA_DIR") or "~/.local/share/wooly/server").expanduser()
         return Settings(
             nats_url=nats_url,
@@ -150,9 +156,11 @@ class Settings:
             memory=_memory(env, data_dir),
             dispatch=_dispatch(env),
             keep_sessions=_on_stop(env) == "keep",
-            model_cache_bytes=integer(env, "WOOLY_MODEL_CACHE_MB") << 20,
+            model_cache_bytes=model_cache_mb << 20,
+            tenant_model_cache_bytes=integer(env, "WOOLY_TENANT_MODEL_CACHE_MB", model_cache_mb >> authentication) << 20,
             tenant_sessions_max=integer(env, "WOOLY_TENANT_SESSIONS_MAX"),
-            authentication=bool(env.get("WOOLY_API_KEY") or env.get("WOOLY_API_KEY_FILE")),
+            tenant_messages_a_second=integer(env, "WOOLY_TENANT_MESSAGES_A_SECOND"),
+            authentication=authentication,
             tls_files=_tls_files(env),
             sandbox=bool(integer(env, "WOOLY_SANDBOX")),
             executor_user=_executor_user(env),
@@ -181,8 +189,9 @@ class Settings:
             fuel=self.fuel,
             model_cache_dir=str(self.data_dir / "model-cache") if self.model_cache_bytes else "",
             model_cache_bytes=self.model_cache_bytes,
+            tenant_model_cache_bytes=self.tenant_model_cache_bytes,
             memory=msgspec.structs.replace(self.memory, swap_dir=str(Path(self.memory.swap_dir) / f"gpu{gpu}")),
-            staged_bytes=min(_STAGED_MB, _machine_mb() // 4) << 20,
+            staged_bytes=min(QUOTAS["staged_bytes"].limit, (_machine_mb() // 4) << 20),
             tls_files=self.tls_files,
             sandbox=self.sandbox,
             user=self.executor_user,

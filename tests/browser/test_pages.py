@@ -68,7 +68,8 @@ def confirm(browser: Chrome, button: str) -> None:
 PAGES = ("/", "/tasks?open={running}", "/nodes/atlas", "/credits", "/settings/keys", "/login")
 MORE_PAGES = (
     "/tasks", "/tasks/{waiting}", "/tasks/new", "/tasks?q=nobody-has-this", "/nodes", "/groups", "/groups/new", "/groups/research",
-    "/credits?by=task&period=day", "/settings", "/settings/tiers", "/settings/users", "/settings/tenants", "/settings/audit", "/help",
+    "/credits?by=task&period=day", "/settings", "/settings/tiers", "/settings/users", "/settings/tenants", "/settings/quotas",
+    "/settings/audit", "/help",
 )  # fmt: skip
 later = pytest.mark.soak
 """Part of ``make browser``, with the rest; ``make test`` has a minute for a browser at most."""

@@ -132,7 +132,7 @@ def use(client: Client) -> None:
     assert client.budgets(tenant=HOME).items[0].period == "month"
     assert client.account(HOME).balance_micro == client.accounts(tenant=HOME).items[0].balance_micro
     assert client.set_tier(HOME, "premium", from_="2100-01-01").next_tier == "premium" and len(client.tiers().items) == 3
-    tier = client.configure_tier("premium", 1, default_vram_mb=512, live_tasks=900, exclusive=True)
+    tier = client.configure_tier("premium", 1, default_vram_mb=512, live_tasks=900, exclusive=True, queued_tasks=90)
     assert client.configure_tier("premium", 0, from_="", revision=tier.revision).default_vram_mb == 512
     priced = client.set_price("premium", core_second_micro=1, gib_second_micro=2, from_="2100-01-01")
     assert client.prices().items[0] == priced and priced.windows[-1].gib_second_micro == 2
@@ -143,6 +143,8 @@ def use(client: Client) -> None:
     assert found.opening_micro + found.granted_micro - found.core_micro - found.vram_micro == found.closing_micro and found.lines
     assert client.create_tenant("initech", title="Initech").id == "initech"
     assert client.change_tenant("initech", title="Initech Inc.", disabled=False).title == "Initech Inc."
+    (tasks,) = [use for use in client.quotas(HOME).items if use.quota == "live_tasks"]
+    assert (tasks.tenant, tasks.limit, tasks.regained) == (HOME, 1_000, 0) and tasks.used
     assert {tenant.id for tenant in client.tenants().items} >= {HOME, OTHER, "initech"}
     user = client.create_user("peter", "member", tenant="initech", title="Peter", password="a cover sheet on each")
     assert user.has_password

@@ -156,8 +156,9 @@ def test_a_tier_limits_the_tasks_of_a_tenant(plane: Plane) -> None:
     for name in ("crowd-1", "crowd-2", "crowd-1"):
         submit(plane, **body, id=name)
     refused = plane.controller.ask("POST", "/api/v1/tasks", {**body, "id": "crowd-3"})
-    assert (refused.status, refused.json["errors"][0]["field"]) == (400, "id")
-    assert "as many as tier basic allows; cancel some" in refused.json["errors"][0]["message"]
+    assert (refused.status, refused.json["errors"][0]["field"]) == (429, "id")
+    assert [refused.json[name] for name in ("quota", "limit", "used", "retry_after_ms")] == ["live_tasks", 2, 2, 5_000]
+    assert "2 of 2 tasks that are not over" in refused.json["detail"]
     plane.controller.ask("POST", "/api/v1/tasks/crowd-1/cancel")
     alone = plane.controller.ask("POST", "/api/v1/tasks", {**body, "id": "crowd-3", "gpu_mode": "Exclusive"})
     assert (alone.status, alone.json["errors"][0]["field"]) == (400, "gpu_mode")

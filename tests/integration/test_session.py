@@ -346,7 +346,7 @@ class TestOpening:
         """Each costs the other sessions of the node a little. Others are not affected, and one that ends makes room."""
         with Node(tmp_path, WOOLY_TENANT_SESSIONS_MAX="2", WOOLY_DEVICES="2") as node:
             first, _ = node.open(), node.open(gpus=(1,))
-            with pytest.raises(PlacementError, match="tenant default has 2 sessions open on node test-node"):
+            with pytest.raises(PlacementError, match="tenant default has used 2 of 2 open sessions"):
                 node.open()
             node.open(tenant="other")
             first.close()
@@ -364,8 +364,9 @@ class TestOpening:
                 fault = node.ask("open", OpenSession(f"s{number}", "default", "", 3, (0,), 0), SessionOpened).fault
                 node.ask("close", CloseSession(f"s{number}", "done", -1), SessionClosed)
                 number += 1
-            assert (fault.name, fault.fatal) == (faults.TOO_MANY_SESSIONS, False)
-            assert "tenant default has opened 40 sessions in a short time" in fault.message
+            assert (fault.name, fault.fatal) == (faults.QUOTA_REACHED, False)
+            assert (fault.excess.quota, fault.excess.limit, fault.excess.used) == ("opens", 40, 40)
+            assert 0 < fault.excess.retry_after_ms <= 500 and "tenant default has used 40 of 40 sessions opened" in fault.message
             node.open(tenant="other")
             node.open()
 

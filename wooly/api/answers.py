@@ -15,8 +15,8 @@ from bus_schemas.statement import Statement, StatementGrant, StatementLine, Stat
 
 __all__ = [
     "Account", "AuditRecord", "Budget", "Candidate", "ClusterConfig", "CreditLine", "CreditReport", "CreditSeries", "Device", "Grant",
-    "Group", "Identity", "Key", "LogPart", "Measured", "NewKey", "Node", "Observed", "Outcome", "Page", "Placement", "Price", "Reason",
-    "Refusal", "Remedy", "Run", "RunningSession", "SeriesLine", "Statement", "StatementGrant", "StatementLine", "StatementPrice",
+    "Group", "Identity", "Key", "LogPart", "Measured", "NewKey", "Node", "Observed", "Outcome", "Page", "Placement", "Price", "QuotaUse",
+    "Reason", "Refusal", "Remedy", "Run", "RunningSession", "SeriesLine", "Statement", "StatementGrant", "StatementLine", "StatementPrice",
     "Task", "Telemetry", "Tenant", "Tier", "TierMembership", "Tiers", "User", "Verification", "Waiting",
 ]  # fmt: skip
 
@@ -423,7 +423,7 @@ class Price(msgspec.Struct, frozen=True):
 
 class Tier(msgspec.Struct, frozen=True):
     """``default_vram_mb``: of its tasks that name no VRAM, in MiB; 0: the cluster's default. ``live_tasks``: the most of one tenant that
-    are not over. ``exclusive``: whether they may have a device for themselves."""
+    are not over, ``queued_tasks``: that wait. ``exclusive``: whether they may have a device for themselves."""
 
     tier: str
     priority_ceiling: int
@@ -434,6 +434,7 @@ class Tier(msgspec.Struct, frozen=True):
     default_vram_mb: int = 0
     live_tasks: int = 0
     exclusive: bool = True
+    queued_tasks: int = 0
 
 
 class Tiers(msgspec.Struct, frozen=True):
@@ -461,6 +462,23 @@ class Tenant(msgspec.Struct, frozen=True):
     disabled: bool
     updated_at: datetime
     revision: int
+
+
+class QuotaUse(msgspec.Struct, frozen=True):
+    """What a tenant has used of a quota, and the limit, in ``unit``; ``regained`` more every ``every_s`` seconds (0: not a rate). ``used``
+    None: it is not reported. ``node``: where. ``set_by``: the variable or the field of a tier that sets the limit."""
+
+    tenant: str
+    quota: str
+    unit: str
+    scope: str
+    limit: int
+    regained: int
+    every_s: int
+    beyond: str
+    used: int | None = None
+    node: str | None = None
+    set_by: str | None = None
 
 
 class User(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ from wooly.api.answers import (
     Node,
     Page,
     Placement,
+    QuotaUse,
     Statement,
     Task,
     Telemetry,
@@ -329,16 +330,18 @@ class Client:
         default_vram_mb: int | UnsetType | None = UNSET,
         live_tasks: int | UnsetType | None = UNSET,
         exclusive: bool | UnsetType | None = UNSET,
+        queued_tasks: int | UnsetType | None = UNSET,
         from_: str = "",
         revision: int | None = None,
     ) -> Tier:
-        """What a tier allows; ``live_tasks``: the most of one tenant that are not over. None: the default; not given: it stays. ``from_``
-        as in ``set_price``."""
+        """What a tier allows; ``live_tasks``: the most of one tenant that are not over, ``queued_tasks``: that wait. None: the default; not
+        given: it stays. ``from_`` as in ``set_price``."""
         body = {
             "priority_ceiling": priority_ceiling,
             "default_vram_mb": default_vram_mb,
             "live_tasks": live_tasks,
             "exclusive": exclusive,
+            "queued_tasks": queued_tasks,
             "from": from_,
         }
         return self._send("PUT", f"{_BILLING}tiers/{_part(tier)}", Tier, body, revision)
@@ -358,6 +361,10 @@ class Client:
 
     def tenants(self) -> Page[Tenant]:
         return self._get("tenants", Page[Tenant])
+
+    def quotas(self, tenant: str | None = None) -> Page[QuotaUse]:
+        """Of the tenants that the caller may see, or of one."""
+        return self._get("quotas", Page[QuotaUse], tenant=tenant)
 
     def create_tenant(self, tenant: str, *, title: str = "") -> Tenant:
         return self._send("POST", "tenants", Tenant, {"id": tenant, "title": title})

@@ -1,4 +1,4 @@
-"""``wooly keys``, ``wooly tenants``, ``wooly users``: identities and their roles."""
+"""``wooly keys``, ``wooly tenants``, ``wooly users``: identities and their roles; ``wooly quotas``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wooly.cli.http import get_json, send_json
 from wooly.cli.options import controller_flag, json_flag
 from wooly.cli.output import print_json, print_table
 
-__all__ = ["keys", "tenants", "users"]
+__all__ = ["keys", "quotas", "tenants", "users"]
 
 _WHAT: Final = "controller"
 _PATH: Final = "/api/v1"
@@ -250,3 +250,20 @@ def _password() -> str:
     if sys.stdin.isatty():
         return str(click.prompt("Password", hide_input=True, confirmation_prompt=True))
     return sys.stdin.readline().rstrip("\n")
+
+
+@click.command()
+@controller_flag
+@click.option("--tenant", default=None, metavar="NAME", help="Only quotas of this tenant.")
+@json_flag
+def quotas(controller: str, tenant: str | None, as_json: bool) -> None:
+    """What tenants have used of their quotas, in the unit of each."""
+    found = get_json(controller, f"{_PATH}/quotas", {"tenant": tenant} if tenant else {}, what=_WHAT)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (item["tenant"], item["quota"], "" if item["used"] is None else item["used"], item["limit"], item["unit"], item["set_by"])
+        for item in found["items"]
+    ]
+    print_table(("tenant", "quota", "used", "limit", "unit", "set by"), rows, numbers=("used", "limit"), empty="no tenants")

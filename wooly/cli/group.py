@@ -48,6 +48,7 @@ COMMANDS: Final = {
     "logout": ("wooly.cli.login", "logout", "Revoke the stored key and forget it."),
     "keys": ("wooly.cli.access", "keys", "API keys: list, create, revoke."),
     "tenants": ("wooly.cli.access", "tenants", "Tenants: list, create, disable."),
+    "quotas": ("wooly.cli.access", "quotas", "Quotas of tenants: used, limit."),
     "users": ("wooly.cli.access", "users", "Users: list, create, change, disable."),
     "audit": ("wooly.cli.audit", "audit", "Audit records: export signed, verify offline."),
     "credits": ("wooly.cli.credits", "credits_", "Credits: used, granted, budgets, statements."),

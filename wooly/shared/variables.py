@@ -118,6 +118,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     ),
     _number("CONTROLLER_NODE_LEASE_MS", 5_000, 500, 3_600_000, _CONTROLLER, "Silence after which a node is considered lost, in ms."),
     _number("CONTROLLER_START_LEASE_MS", 120_000, 1_000, _DAY_MS, _CONTROLLER, "Time that a placed task has to open its session, in ms."),
+    _number(
+        "WOOLY_KEY_CONNECTIONS_MAX", 1024, 1, 1 << 20, _CONTROLLER,
+        "Connections to the bus that one API key may have, on a bus with authentication.",
+    ),
     Variable("WOOLY_BOOTSTRAP_KEY", "API key", "", _CONTROLLER, "The first admin key; copied into the event log once."),
     Variable("WOOLY_BOOTSTRAP_KEY_FILE", "path", "", _CONTROLLER, "A file that holds `WOOLY_BOOTSTRAP_KEY`."),
     Variable("WOOLY_BOOTSTRAP_NODES", "path", "", _CONTROLLER, "A file with the first keys of nodes, as hashes; copied into the log once."),
@@ -167,7 +171,14 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "What a node that is stopped does with open sessions. `keep`: they stay with the executor for the next server, which must start "
         "within `WOOLY_ORPHAN_MS`; `end`: they end.",
     ),
-    _number("WOOLY_TENANT_SESSIONS_MAX", 1024, 1, 1 << 20, _NODE, "Open sessions of one tenant on the node."),
+    _number(
+        "WOOLY_TENANT_SESSIONS_MAX", 1024, 1, 1 << 20, _NODE,
+        "Open sessions of one tenant on the node, and how many it may open at once; each of its keys half as many.",
+    ),
+    _number(
+        "WOOLY_TENANT_MESSAGES_A_SECOND", 4096, 1, 1 << 20, _NODE,
+        "Batches of one tenant that the node reads each second; four times as many at once.",
+    ),
     _number(
         "WOOLY_SANDBOX", 1, 0, 1, _NODE,
         "0: what runs and compiles tenants' programs may use files and network like the node's user; not the compiler of `host`.",
@@ -216,6 +227,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable("WOOLY_SWAP_DIR", "path", "`swap` in WOOLY_DATA_DIR", _NODE, "The folder for memory that is swapped to disk."),
     Variable("WOOLY_DEDUP_TRUST", "a,b;c,d", "each tenant alone", _NODE, "Groups of tenants that share identical weights with each other."),
     _number("WOOLY_MODEL_CACHE_MB", 16_384, 0, _MB_MAX, _NODE, "Disk space of the model cache, in MB. 0: no cache."),
+    _number(
+        "WOOLY_TENANT_MODEL_CACHE_MB", "all of WOOLY_MODEL_CACHE_MB, or half of it on a bus with authentication", 1, _MB_MAX, _NODE,
+        "Disk space of the model cache for one tenant, or for one group of WOOLY_DEDUP_TRUST, in MB.",
+    ),
     Variable(
         "WOOLY_WEBHOOK_PRIVATE", "0 or 1", "0", _CONTROLLER,
         "1 permits webhooks at private, link-local and loopback addresses. Tenants choose the addresses.",

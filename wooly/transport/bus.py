@@ -198,7 +198,7 @@ class BusThread:
         self._refused |= _AUTHORIZATION in str(error).lower()
         if self._refused:
             what = "does not accept the API key" if self.credentials.secret else "asks for an API key"
-            return f"the bus at {where} {what}: run `wooly login`, or set WOOLY_API_KEY to a key that is good"
+            return f"the bus at {where} {what}: run `wooly login`, or set WOOLY_API_KEY to a key that is good and has few connections"
         if isinstance(error, ssl.SSLError):
             return f"the bus at {where} does not prove its identity ({error}); set WOOLY_TLS_CA to the installation's ca.pem"
         if isinstance(error, TimeoutError):

@@ -20,10 +20,19 @@ import msgspec
 from bus_schemas import subjects
 from bus_schemas.session import NodeInfo, OpenSession, SessionOpened
 from bus_schemas.terms import TaskTerms
-from bus_schemas.texts import title_of
+from bus_schemas.texts import printable, title_of
 from wooly import outcome, progress
 from wooly.config import Config
-from wooly.errors import ApiError, ConfigError, NoServerError, PlacementError, ProtocolError, TaskCancelledError, from_fault
+from wooly.errors import (
+    ApiError,
+    ConfigError,
+    NoServerError,
+    PlacementError,
+    ProtocolError,
+    QuotaReachedError,
+    TaskCancelledError,
+    from_fault,
+)
 from wooly.transport.bus import BusThread, NoAnswer
 from wooly.transport.patience import START_WAIT_S_MAX, Away, repeat
 
@@ -192,7 +201,8 @@ def _errors(failing: str) -> Iterator[None]:
         advice = "; `wooly login` stores a key that is good" if error.status == 401 else ""
         if error.kind == "no-placement":
             advice = "; WOOLY_QUEUE=1, or `wooly run --queue`, waits for a place"
-        problem = PlacementError(f"the controller {failing}: {error.detail}{advice}")
+        message = f"the controller {failing}: {error.detail}{advice}"
+        problem = QuotaReachedError(message, **error.excess) if error.excess else PlacementError(message)
         raise (Away(problem) if error.status >= 500 else problem) from None
     except NoServerError as error:
         raise Away(PlacementError(f"{error} (CONTROLLER_URL)")) from None
@@ -278,6 +288,9 @@ def _open(bus: BusThread, node: str, request: OpenSession) -> SessionOpened:
     except msgspec.DecodeError as error:
         raise ProtocolError(f"the node's answer is unreadable ({error}); client and node are of different versions") from error
     if opened.fault is not None:
+        excess = opened.fault.excess
         refusal = from_fault(opened.fault.name, opened.fault.message, opened.fault.places)
+        if excess is not None:
+            refusal = QuotaReachedError(printable(opened.fault.message), **msgspec.structs.asdict(excess))
         raise refusal if opened.fault.fatal else Away(refusal)
     return opened

@@ -30,6 +30,7 @@ from services.kit.access.tokens import KeyText, is_key_id, make_key
 from services.kit.access.view import Done, Key, Tenant, User
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
+from services.kit.quotas import reached
 
 __all__ = [
     "AccessLog", "Change", "TenantActions", "visible_tenants", "PASSWORD_MIN", "UserActions", "UserValues", "visible_users", "KeyActions",
@@ -40,8 +41,6 @@ _RESERVED: Final = frozenset({"local", "bootstrap", "system", "nobody", "everyon
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)
 _NS: Final = 1_000_000_000
 _REFUSALS_S: Final = 60.0
-_LIVE_MAX: Final = 200
-"""Live keys of one user: a script that makes a key a run must not fill every replica's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +193,7 @@ class UserValues:
 
 class UserActions:
     """Each method raises Denied and kit.access.errors.Forbidden, NotThere (also for another tenant's user), Invalid, OutOfState, Stale,
-    kit.access.errors.TooMany and kit.errors.BusUnavailable; it returns once the view shows what was done."""
+    kit.quotas.QuotaReached and kit.errors.BusUnavailable; it returns once the view shows what was done."""
 
     def __init__(self, log: AccessLog, access: Access) -> None:
         self._log = log
@@ -381,7 +380,7 @@ class KeyValues:
 
 class KeyActions:
     """Each method raises Denied and kit.access.errors.Forbidden, NotThere (also for keys that they may not read), Invalid, OutOfState,
-    TooMany, and
+    kit.quotas.QuotaReached, and
     kit.errors.BusUnavailable; it returns once the view shows what was done."""
 
     def __init__(self, log: AccessLog, access: Access) -> None:
@@ -421,8 +420,9 @@ class KeyActions:
         def decide(view: AccessView) -> Change:
             self._wanted(by, values)  # the user may have changed meanwhile
             live = sum(1 for key in view.keys.values() if fact.user and key.fact.user == fact.user and not key.revoked_ns)
-            if live >= _LIVE_MAX:
-                raise OutOfState(f"user {fact.user} has {live} keys that are not revoked; revoke some first")
+            refusal = reached("user_keys", live, f"user {fact.user}")
+            if refusal is not None:
+                raise refusal
             detail = f"issued: {fact.role}" + (f" ({', '.join(fact.scopes)})" if fact.scopes else "") + (f" for {fact.user or fact.node}")
             return Change(fact, "key.write", text.id, fact.tenant, detail)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from billing.tiers import TierBook, priority_refusal, task_refusal
+from billing.tiers import TierBook, priority_refusal, task_excess, task_refusal
 from bus_schemas.events import Event, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
 from scheduler.placement import TaskView
 from scheduler.placement.feasible import beyond_every_device
@@ -18,6 +18,7 @@ from services.controller.lookup import check, find_task, task_revision
 from services.controller.placer import Placer
 from services.controller.writer import Writer
 from services.kit.access import Action
+from services.kit.quotas import QuotaReached
 
 __all__ = ["TaskActions"]
 
@@ -33,7 +34,7 @@ class TaskActions:
 
     async def submit(self, by: Caller, task: TaskSubmitted) -> tuple[TaskView, bool]:
         """Submit and place; the task as it is then, and whether it is new. With nothing written: raises TaskExists, TaskImpossible,
-        Invalid beyond what the tenant's tier allows."""
+        Invalid and QuotaReached beyond what the tenant's tier allows."""
         self._may_submit(by, task)
         return await self._placer.submit(task, by.took("task.submit", task.task, tenant=task.tenant))
 
@@ -50,9 +51,13 @@ class TaskActions:
         view = self._projection.view
         if task.task in view.tasks:  # submitted before: nothing is added
             return
-        refusal = task_refusal(self._projection.fold(TierBook), task, view.live_of.get(task.tenant, 0), time.time_ns())
+        book, now_ns = self._projection.fold(TierBook), time.time_ns()
+        refusal = task_refusal(book, task, now_ns)
         if refusal is not None:
             raise Invalid(*refusal)
+        excess = task_excess(book, task, view.live_of.get(task.tenant, 0), view.queued_of(task.tenant), now_ns)
+        if excess is not None:
+            raise QuotaReached(excess, f"tenant {task.tenant}", "id")
 
     def defaults(self, task: str, tenant: str, latency_target: bool) -> tuple[int, int]:
         """Default priority and bytes of VRAM of a task; for one that was submitted before, the defaults of that time."""

@@ -45,16 +45,18 @@ from services.controller.oidc import LoginRefused, Person
 from services.controller.parts import Ask, parts_of
 from services.controller.presenters import Json, rfc3339
 from services.controller.presenters.access import action_answer, identity_answer, key_answer, tenant_answer, user_answer
+from services.controller.presenters.quotas import quota_answer, quota_uses
 from services.controller.routes import Limit, Offset, Revision, page, problems, revision_of
 from services.kit.access import AccessView
 from services.kit.access.access import Access
-from services.kit.access.errors import TooMany, Unauthenticated
+from services.kit.access.errors import Unauthenticated
 from services.kit.access.headers import check_same_site
 from services.kit.access.rules import AUDITED, Identity, local_identity
 from services.kit.access.tokens import Token
 from services.kit.access.view import SESSION_END
 from services.kit.access.web import check_form_token, end_cookie, proof_of, session_cookie_header
 from services.kit.log import get_logger
+from services.kit.quotas import QuotaReached
 from wooly.shared.audit_chain import chained, signature_line
 
 __all__ = ["AUDIT", "KEYS", "LOGIN", "TENANTS", "USERS", "access_of", "begin_session", "inside", "oidc_identity", "redirect_to"]
@@ -101,6 +103,16 @@ async def patch_tenant(request: Ask, tenant: TenantId, data: TenantBody, if_matc
         revision=revision_of(if_match),
     )
     return tenant_answer(changed)
+
+
+@get("/api/v1/quotas", summary="List quotas of the tenants that the caller may see", action="tenant.read", responses=problems())
+async def quotas(request: Ask, tenant: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
+    """``used`` null: it is not reported. Rates say what is used of ``limit`` now."""
+    parts, caller = parts_of(request), caller_of(request)
+    await parts.projection.caught_up()
+    uses = quota_uses(parts, lambda name: caller.may("tenant.read", name) and tenant in (None, name))
+    shown, total = page(uses, limit, offset)
+    return {"items": [quota_answer(use) for use in shown], "total": total}
 
 
 @get("/api/v1/users", summary="List the users that the caller may see", action="user.read", responses=problems())
@@ -243,7 +255,7 @@ def _ns(name: str, text: str | None) -> int | None:
         raise Invalid(name, f"{text!r} is no time with a zone, such as 2030-01-31T12:00:00Z") from error
 
 
-TENANTS: Final = [tenants, tenant, post_tenant, patch_tenant]
+TENANTS: Final = [tenants, tenant, post_tenant, patch_tenant, quotas]
 USERS: Final = [users, user, post_user, patch_user]
 KEYS: Final = [keys, key, post_key, delete_key]
 AUDIT: Final = [audit, audit_export]
@@ -297,7 +309,7 @@ async def post_login(request: Ask, data: Annotated[LoginForm, Body(media_type=Re
         _, token = await _log_in(request, data.user, data.password, data.key)
     except (Unauthenticated, Invalid):
         return redirect_to(f"/login?{urlencode({'failed': 1, 'next': target})}")
-    except TooMany as error:
+    except QuotaReached as error:
         return redirect_to(f"/login?{urlencode({'wait': error.wait_s, 'next': target})}")
     return redirect_to(target, "" if token is None else session_cookie_header(access_of(request), token, proof_of(request).secure))
 
@@ -311,7 +323,7 @@ async def post_logout(request: Ask, data: Annotated[LogoutForm, Body(media_type=
 
 
 async def _log_in(request: Ask, user: str, password: str, key: str) -> tuple[Identity, Token | None]:
-    """The identity and its new session (None without authentication). Raises Invalid, Unauthenticated, TooMany, Unsure."""
+    """The identity and its new session (None without authentication). Raises Invalid, Unauthenticated, QuotaReached, Unsure."""
     access = access_of(request)
     if not access.on:
         return local_identity(), None

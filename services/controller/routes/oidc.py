@@ -13,10 +13,11 @@ from services.controller.errors import NotThere
 from services.controller.oidc import LoginRefused, OidcProvider, ProviderUnavailable
 from services.controller.parts import Ask, parts_of
 from services.controller.routes.access import access_of, begin_session, inside, oidc_identity, redirect_to
-from services.kit.access.errors import TooMany, Unauthenticated
+from services.kit.access.errors import Unauthenticated
 from services.kit.access.headers import FLOW, read_cookie
 from services.kit.access.tokens import make_login_flow
 from services.kit.access.web import login_flow_cookie, proof_of, session_cookie_header
+from services.kit.quotas import QuotaReached
 
 __all__ = ["OIDC"]
 
@@ -53,7 +54,7 @@ async def finish(request: Ask) -> Response[None]:
         token = await begin_session(request, who, "oidc")
     except ProviderUnavailable:
         return _failed(request, "unavailable", flow.target)
-    except TooMany as error:
+    except QuotaReached as error:
         return _failed(request, "", flow.target, wait_s=error.wait_s)
     except Unauthenticated as error:
         return _failed(request, error.reason if isinstance(error, LoginRefused) else "refused", flow.target)

@@ -18,8 +18,10 @@ from services.controller.parts import Ask, Parts, parts_of
 from services.controller.presenters import Json
 from services.controller.presenters.config import config_answer
 from services.controller.presenters.nodes import telemetry_answer
+from services.controller.presenters.quotas import most_used, quota_uses
 from services.controller.routes import Revision, problems, revision_of
 from services.kit.errors import KitError
+from services.kit.quotas import REFUSED
 
 __all__ = ["CONFIG", "SERVICE"]
 
@@ -78,7 +80,15 @@ async def metrics(request: Ask) -> str:
     with contextlib.suppress(KitError):  # a metric that is missing, not a scrape that fails
         stream = await parts.projection.bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}", timeout_s=_STREAM_INFO_S)
         log_bytes = int(stream["state"]["bytes"])
-    return metrics_text(parts.projection, parts.gauges, on_duty=parts.reconciler.on_duty, log_bytes=log_bytes)
+    most = most_used(quota_uses(parts, lambda _: True))
+    return metrics_text(
+        parts.projection,
+        parts.gauges,
+        on_duty=parts.reconciler.on_duty,
+        log_bytes=log_bytes,
+        quotas={name: (use.used or 0, use.limit) for name, use in most.items()},
+        refusals=REFUSED,
+    )
 
 
 @get("/api/v1/config", summary="Get the global configuration", action="config.read", responses=problems())

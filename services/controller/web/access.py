@@ -16,6 +16,8 @@ from services.controller.identity import caller_of
 from services.controller.parts import Ask, parts_of
 from services.controller.presenters import Json
 from services.controller.presenters.access import key_answer, tenant_answer, user_answer
+from services.controller.presenters.quotas import Use, quota_answer, quota_uses
+from services.controller.web.formats import bytes_text, count_text, duration_text
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.listing import Listing
 from services.controller.web.settings import FORM_ERRORS, form_error, settings_page
@@ -38,6 +40,49 @@ def _narrowed(rows: list[Json], listing: Listing, searched: Sequence[str], narro
     column = "issued_at" if listing.sort == "issued" else listing.sort
     rows.sort(key=lambda row: (str(row[column] or ""), row["id"]), reverse=listing.descending)
     return listing.take(rows)
+
+
+# -- quotas ------------------------------------------------------------------------------------------------------------------------------
+
+
+@get("/settings/quotas", action="tenant.read", include_in_schema=False)
+async def quotas(request: Ask) -> Response[str]:
+    parts, caller = parts_of(request), caller_of(request)
+    await parts.projection.caught_up()
+    listing = Listing.parse(
+        "/settings/quotas", request.query_params, sorts=("tenant", "quota", "percent"), default="-percent", filters=("tenant", "quota")
+    )
+    uses = quota_uses(parts, lambda name: caller.may("tenant.read", name))
+    rows = [{**quota_answer(use), "percent": use.percent, "used_text": _amount(use, use.used), "limit_text": _limit(use)} for use in uses]
+    needle = listing.search.casefold()
+    found = [row for row in rows if needle in f"{row['tenant']}\n{row['quota']}".casefold()]
+    found = [row for row in found if all(row[name] == chosen for name, chosen in listing.filters.items())]
+    found.sort(key=lambda row: row[listing.sort], reverse=listing.descending)
+    shown, listing = listing.take(found)
+    choices = {name: [(value, value) for value in sorted({row[name] for row in rows})] for name in ("tenant", "quota")}
+    nodes = {name: node.registered.name for name, node in parts.projection.view.nodes.items()}
+    return settings_page(
+        request, "settings/quotas.html", listing=listing, rows=shown, tenants=choices["tenant"], quotas=choices["quota"], nodes=nodes
+    )
+
+
+def _amount(use: Use, number: int | None) -> str:
+    """A number of the quota's unit."""
+    if number is None:
+        return ""
+    if use.quota.unit.startswith("bytes"):
+        return bytes_text(number)
+    return duration_text(number) if use.quota.unit.startswith("ns ") else count_text(number)
+
+
+def _limit(use: Use) -> str:
+    quota = use.quota
+    if quota.name == "priority":
+        return f"P{use.limit}"
+    if quota.name == "exclusive":
+        return "yes" if use.limit else "no"
+    every = "a second" if quota.every_s == 1 else f"every {quota.every_s} s"
+    return _amount(use, use.limit) + (f", then {_amount(use, quota.regained)} {every}" if quota.regained else "")
 
 
 # -- users -------------------------------------------------------------------------------------------------------------------------------
@@ -250,4 +295,4 @@ async def audit(request: Ask) -> Response[str]:
     return settings_page(request, "settings/audit.html", listing=listing, rows=shown, actions=actions, titles=titles)
 
 
-ROUTES: Final = [users, make_user, one_user, change_user, tenants, make_tenant, change_tenant, keys, make_key, revoke_key, audit]
+ROUTES: Final = [quotas, users, make_user, one_user, change_user, tenants, make_tenant, change_tenant, keys, make_key, revoke_key, audit]

@@ -25,10 +25,11 @@ from services.controller.web.forms import Values, form_values, redirect, revisio
 from services.controller.web.scope import Scope
 from services.controller.web.templating import page, scope_of
 from services.kit.access import Action
+from services.kit.quotas import QuotaReached
 
 __all__ = ["CLUSTER", "FORM_ERRORS", "TIERS", "form_error", "micro_of", "settings_page"]
 
-FORM_ERRORS: Final = (Invalid, OutOfState, TaskExists)
+FORM_ERRORS: Final = (Invalid, OutOfState, TaskExists, QuotaReached)
 """What a form can get wrong: shown beside the form, with what was typed still in it."""
 
 _EXACT: Final = Context(traps=[InvalidOperation, Overflow, Inexact])
@@ -41,6 +42,7 @@ _TABS: Final[tuple[tuple[str, str, Action], ...]] = (
     ("/settings/keys", "API keys", "key.read"),
     ("/settings/users", "Users", "user.read"),
     ("/settings/tenants", "Tenants", "tenant.read"),
+    ("/settings/quotas", "Quotas", "tenant.read"),
     ("/settings/audit", "Audit", "audit.read"),
 )
 

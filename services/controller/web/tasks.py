@@ -34,6 +34,7 @@ from services.controller.web.live import Patch, Topic, TopicEnded
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, PAGE_HEADERS, page, scope_of
 from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.quotas import QuotaReached
 
 __all__ = ["ROUTES", "STALE", "DEFAULT_SORT", "FILTERS", "Page", "ask", "show", "task_topic", "tasks_topic", "Story", "story_of"]
 
@@ -115,8 +116,8 @@ async def submit(request: Ask) -> Response[Any]:
             task, _ = await parts.tasks.submit(caller, asked)
     except Invalid as error:
         return await _form(request, values, {error.field: str(error)}, 400)
-    except TaskExists as error:
-        return await _form(request, values, {"id": str(error)}, 409)
+    except (TaskExists, QuotaReached) as error:
+        return await _form(request, values, {"id": str(error)}, error.status)
     if isinstance(task.decision, TaskRefused) and not task.submitted.queue:
         why = refusal_sentence(parts.projection.view, task.decision, caller.sees)
         return redirect(f"/tasks/{task.submitted.task}", f"It was not placed: {why}", "bad")

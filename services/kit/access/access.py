@@ -27,8 +27,10 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from bus_schemas.events import decode_events
-from services.kit.access.checker import Buckets, Checker, Rate
-from services.kit.access.errors import TooMany, Unauthenticated
+from bus_schemas.quotas import QUOTAS
+from scheduler.buckets import Buckets, excess_of
+from services.kit.access.checker import Checker
+from services.kit.access.errors import Unauthenticated
 from services.kit.access.rules import Identity, local_identity
 from services.kit.access.tokens import (
     RELAY_S,
@@ -47,6 +49,7 @@ from services.kit.access.view import AccessView
 from services.kit.bus import Bus
 from services.kit.errors import Conflict, LogUnreadable, SettingError, StartError
 from services.kit.projection import Projection
+from services.kit.quotas import QuotaReached
 from wooly.shared.tls import is_loopback
 
 __all__ = ["BUCKET", "Access", "AccessProjection", "Network", "authentication_on", "hosts_of", "open_access", "shared_secrets"]
@@ -125,7 +128,6 @@ def _bucket() -> dict[str, Any]:
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _SESSION_ID_BYTES: Final = 12
-_SESSIONS: Final = Rate(30, 10.0)
 """Sessions of one user or key: thirty at once, then one in ten seconds."""
 
 
@@ -151,7 +153,7 @@ class Access:
         self.pages = pages
         self._view = view
         self._secrets = secrets
-        self._begun = Buckets(_SESSIONS)
+        self._begun: Buckets[str] = Buckets(QUOTAS["browser_sessions"].rate())
 
     @property
     def view(self) -> AccessView:
@@ -163,7 +165,7 @@ class Access:
     # -- identities --------------------------------------------------------------------------------------------------------------------
 
     async def identity_of_key(self, key: str, secret: str, source: str = "") -> Identity:
-        """The identity of a key's id and secret, from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
+        """The identity of a key's id and secret, from address ``source``. Raises Unauthenticated, QuotaReached, Unsure."""
         found = parse_key(f"wk_{key}_{secret}")
         if found is None:
             raise Unauthenticated("the key is not valid")
@@ -188,13 +190,12 @@ class Access:
     # -- sessions and relays -----------------------------------------------------------------------------------------------------------
 
     def begin_session(self, who: Identity) -> Token:
-        """A new session of an identity that has just been checked. Its id is new, which prevents session fixation. Raises TooMany: each
-        session is a fact in the log, so their rate is limited."""
+        """A new session of an identity that has just been checked. Its id is new, which prevents session fixation. Raises QuotaReached:
+        each session is a fact in the log, so their rate is limited."""
         at_ns = time.monotonic_ns()
-        wait_ns = self._begun.wait_ns(who.name, at_ns)
-        if wait_ns:
-            wait_s = -(-wait_ns // 10**9)
-            raise TooMany(f"too many sessions were begun; try again in {wait_s} s", wait_s)
+        excess = excess_of("browser_sessions", self._begun, who.name, at_ns)
+        if excess is not None:
+            raise QuotaReached(excess, who.name)
         self._begun.take(who.name, at_ns)
         now_s = int(time.time())
         return self._token("session", secrets.token_hex(_SESSION_ID_BYTES), who, now_s, now_s, SESSION_S)

@@ -4,8 +4,8 @@ Secrets that matched once are cached (as blake3 digests), so that argon2 runs on
 looked up in the log every time.
 
 argon2id hashes are made and checked in two threads of their own, with a bound on how many may wait: a flood of wrong secrets meets the
-bound (``TooMany``), not the event loop. Passwords cost what OWASP asks for (19 MiB, two passes, about 50 ms of a slow core); secrets of
-keys are 256 random bits, which cannot be guessed: for them 8 MiB and one pass, 8 ms.
+bound (``QuotaReached``), not the event loop. Passwords cost what OWASP asks for (19 MiB, two passes, about 50 ms of a slow core); secrets
+of keys are 256 random bits, which cannot be guessed: for them 8 MiB and one pass, 8 ms.
 
 A try takes a token before its secret is looked at, so that a thousand at once cannot all pass; a good one gives it back. A name that is
 under attack stays open for addresses from which it logged in before, so an attacker cannot lock users out of their usual addresses.
@@ -16,80 +16,53 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import math
 import time
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import blake3
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from services.kit.access.errors import TooMany, Unauthenticated, Unsure
+from bus_schemas.quotas import QUOTAS, Excess, Rate
+from scheduler.buckets import Buckets, excess_of
+from services.kit.access.errors import Unauthenticated, Unsure
 from services.kit.access.refusals import FAILED, Refusal, Refusals
 from services.kit.access.rules import Identity
 from services.kit.access.tokens import KeyText
 from services.kit.access.view import AccessView
 from services.kit.log import get_logger
+from services.kit.quotas import QuotaReached, reached
 from wooly.shared.lru import LruDict
 
-__all__ = ["NO_PASSWORD", "NO_SECRET", "PASSWORD_MAX", "Buckets", "Checker", "FailureLimits", "Hasher", "Rate", "address_group"]
+__all__ = ["NO_PASSWORD", "NO_SECRET", "PASSWORD_MAX", "Checker", "FailureLimits", "Hasher", "address_group"]
 
-_S: Final = 1_000_000_000
 _KEPT: Final = 20_000
 _IPV6_PREFIX: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """``burst`` failures at once, then one every ``every_s``."""
-
-    burst: int
-    every_s: float
-
-
-class Buckets:
-    """One bucket a key; a full one is not kept. When there are too many, the one untouched for longest is forgotten."""
-
-    def __init__(self, rate: Rate) -> None:
-        self._rate = rate
-        self._every_ns = int(rate.every_s * _S)
-        #: for each key the time at which its bucket will be full again, ns
-        self._spent: LruDict[str, int] = LruDict(_KEPT)
-
-    def wait_ns(self, key: str, now_ns: int) -> int:
-        """How long until a token is there; 0: now."""
-        return max(0, self._spent.get(key, 0) - now_ns - (self._rate.burst - 1) * self._every_ns)
-
-    def take(self, key: str, now_ns: int) -> None:
-        self._spent[key] = max(self._spent.get(key, 0), now_ns) + self._every_ns
-
-    def give_back(self, key: str) -> None:
-        if key in self._spent:
-            self._spent[key] -= self._every_ns
 
 
 class FailureLimits:
     """``take`` before a try, ``good`` after one that succeeded."""
 
-    def __init__(self, address: Rate = Rate(20, 3.0), name: Rate = Rate(10, 15.0)) -> None:
-        self._addresses = Buckets(address)
-        self._names = Buckets(name)
+    def __init__(self, address: Rate | None = None, name: Rate | None = None) -> None:
+        """None: the rate of the table."""
+        self._addresses: Buckets[str] = Buckets(address or QUOTAS["address_failed_logins"].rate())
+        self._names: Buckets[str] = Buckets(name or QUOTAS["failed_logins"].rate())
         self._known: LruDict[tuple[str, str], None] = LruDict(_KEPT)
 
-    def take(self, name: str, address: str, now_ns: int) -> int:
-        """Take a token for a try at ``name`` from ``address``. Seconds to wait when there is none (then nothing is taken), else 0."""
+    def take(self, name: str, address: str, now_ns: int) -> Excess | None:
+        """Take a token for a try at ``name`` from ``address``; when there is none nothing is taken, and the quota is returned."""
         group = address_group(address)
         who = self._who(name, group)
-        wait_ns = max(self._addresses.wait_ns(group, now_ns), self._names.wait_ns(who, now_ns))
-        if wait_ns:
-            return max(1, math.ceil(wait_ns / _S))
+        quotas = (("address_failed_logins", self._addresses, group), ("failed_logins", self._names, who))
+        excesses = [excess for quota, buckets, key in quotas if (excess := excess_of(quota, buckets, key, now_ns)) is not None]
+        if excesses:
+            return max(excesses, key=lambda excess: excess.retry_after_ms)
         self._addresses.take(group, now_ns)
         self._names.take(who, now_ns)
-        return 0
+        return None
 
     def good(self, name: str, address: str) -> None:
         """The attempt succeeded: return its tokens, and remember the pair."""
@@ -123,7 +96,6 @@ _WRONG: Final = "the key is not valid"
 _WRONG_PASSWORD: Final = "user or password is not valid"
 
 _THREADS: Final = 2
-_WAITING_MAX: Final = 512
 _PASSWORDS: Final = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 _SECRETS: Final = PasswordHasher(time_cost=1, memory_cost=8_192, parallelism=1)
 
@@ -149,7 +121,7 @@ class Checker:
         self._wrong: LruDict[bytes, int] = LruDict(_CACHED_MAX)
 
     async def key(self, key: KeyText, source: str) -> Identity:
-        """The identity of ``key``, from address ``source``. Raises Unauthenticated, TooMany, Unsure."""
+        """The identity of ``key``, from address ``source``. Raises Unauthenticated, QuotaReached, Unsure."""
         self.require_log()
         digest = blake3.blake3(f"{key.id} {key.secret}".encode()).digest()
         if digest in self._right:
@@ -163,7 +135,7 @@ class Checker:
         return who
 
     async def password(self, user: str, password: str, source: str) -> Identity:
-        """The identity of ``user`` with ``password``. Raises Unauthenticated, TooMany, Unsure."""
+        """The identity of ``user`` with ``password``. Raises Unauthenticated, QuotaReached, Unsure."""
         self.require_log()
         if len(password) > PASSWORD_MAX:
             self._failed(user, source, "wrong password")
@@ -185,7 +157,7 @@ class Checker:
     @contextlib.contextmanager
     def attempt(self, kind: str, source: str) -> Iterator[None]:
         """A login from address ``source`` whose proof another party checks inside the block; what the block raises counts as a failure.
-        Raises TooMany, Unsure."""
+        Raises QuotaReached, Unsure."""
         self.require_log()
         name = f"{kind} {address_group(source)}"  # of no user: it is not known before
         self._take(name, source)
@@ -193,7 +165,7 @@ class Checker:
         self._limits.good(name, source)
 
     async def hash_password(self, password: str) -> str:
-        """The argon2id hash that ``password`` checks against. Raises TooMany."""
+        """The argon2id hash that ``password`` checks against. Raises QuotaReached."""
         return await self.hasher.hash_password(_one_spelling(password))
 
     def require_log(self) -> None:
@@ -221,10 +193,10 @@ class Checker:
             self._right[digest] = None
 
     def _take(self, name: str, source: str) -> None:
-        wait_s = self._limits.take(name, source, time.monotonic_ns())
-        if wait_s:
+        excess = self._limits.take(name, source, time.monotonic_ns())
+        if excess is not None:
             self._failed(name, source, "too many attempts")
-            raise TooMany(f"too many failed attempts; try again in {wait_s} s", wait_s)
+            raise QuotaReached(excess, "this address" if excess.quota == "address_failed_logins" else "this name")
 
     def _failed(self, name: str, source: str, reason: str) -> None:
         """Count a failure of the user or key ``name``. Other names are not kept: people type passwords there."""
@@ -250,9 +222,10 @@ class Hasher:
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Wait for a free thread. Raises TooMany when too many wait already."""
-        if self._waiting >= _WAITING_MAX:
-            raise TooMany("too many secrets are being checked; try again in a moment", 1)
+        """Wait for a free thread. Raises QuotaReached when too many wait already."""
+        refusal = reached("secret_checks", self._waiting, "this service")
+        if refusal is not None:
+            raise refusal
         self._waiting += 1
         try:
             await self._free.acquire()
@@ -264,12 +237,12 @@ class Hasher:
             self._free.release()
 
     async def hash_password(self, password: str) -> str:
-        """Raises TooMany."""
+        """Raises QuotaReached."""
         async with self.turn():
             return await self._in_thread(lambda: _PASSWORDS.hash(password))
 
     async def hash_secret(self, secret: str) -> str:
-        """Raises TooMany."""
+        """Raises QuotaReached."""
         async with self.turn():
             return await self._in_thread(lambda: _SECRETS.hash(secret))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.kit.errors import RequestError
 
-__all__ = ["AccessError", "CrossSite", "Forbidden", "Hidden", "TooMany", "Unauthenticated", "Unsure"]
+__all__ = ["AccessError", "CrossSite", "Forbidden", "Hidden", "Unauthenticated", "Unsure"]
 
 
 class AccessError(RequestError):
@@ -37,20 +37,6 @@ class Hidden(AccessError):
     """The entity does not exist, or belongs to another tenant. The answer is the same, so it does not reveal which."""
 
     status, kind, title = 404, "not-found", "Not found"
-
-
-class TooMany(AccessError):
-    """Too many failures. ``wait_s``: when to try again."""
-
-    status, kind, title = 429, "too-many", "Too many attempts"
-
-    def __init__(self, message: str, wait_s: int) -> None:
-        super().__init__(message)
-        self.wait_s = wait_s
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Retry-After": str(self.wait_s)}
 
 
 class Unsure(AccessError):

@@ -149,7 +149,7 @@ def _model_cache(settings: ExecutorSettings) -> ModelCache | None:
     if not settings.model_cache_dir:
         return None
     try:
-        return ModelCache(Path(settings.model_cache_dir), settings.model_cache_bytes)
+        return ModelCache(Path(settings.model_cache_dir), settings.model_cache_bytes, settings.tenant_model_cache_bytes)
     except OSError as error:
         get_logger().error("no model cache", folder=settings.model_cache_dir, problem=str(error))
         return None

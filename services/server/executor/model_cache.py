@@ -26,6 +26,7 @@ from blake3 import blake3
 from bus_schemas.batch import LIMITS
 from bus_schemas.dataport import Answer, Denied, Forget, Forgotten, Had, Have, Keep, Kept, Listed, Models, Request, Stored
 from bus_schemas.model_cache import ModelManifest, ModelStatus, check_model_name, decode_manifest
+from bus_schemas.quotas import COUNT_RETRY_MS, Excess
 from services.kit.log import get_logger
 from services.server.executor.content import Content
 from services.server.model_cache_door import cache_key
@@ -54,11 +55,17 @@ class CacheError(Exception):
 
 
 class ModelCache:
-    """``bytes_max`` bounds the chunks of all domains together. Raises OSError when the folder cannot be used."""
+    """``bytes_max`` bounds the chunks of all domains together, ``domain_bytes_max`` those of each (0: ``bytes_max``). Raises OSError when
+    the folder cannot be used."""
 
-    def __init__(self, folder: Path, bytes_max: int) -> None:
+    def __init__(self, folder: Path, bytes_max: int, domain_bytes_max: int = 0) -> None:
         self._folder = folder
         self.bytes_max = bytes_max
+        self._domain_bytes_max = domain_bytes_max or bytes_max
+        #: of the chunks of a domain's models; of domains that are not here, it is not counted yet
+        self._kept_bytes: dict[str, int] = {}
+        #: of (domain, digest): chunks that this process has put and that no model has yet
+        self._loose_bytes: dict[tuple[str, bytes], int] = {}
         self.key = cache_key(folder)
         self._chunks = folder / "chunks"
         self._models = folder / "models"
@@ -102,15 +109,34 @@ class ModelCache:
                 f"the model cache holds {self.used_bytes >> 20} MiB of {self.bytes_max >> 20}: delete a model (wooly model-cache delete), "
                 "or raise WOOLY_MODEL_CACHE_MB on the node"
             )
+        used_bytes = self.domain_bytes(domain)
+        if used_bytes + len(chunk) > self._domain_bytes_max:
+            excess = Excess("stored_bytes", self._domain_bytes_max, used_bytes, COUNT_RETRY_MS)
+            raise CacheError(excess.sentence(domain))
         _write(path, chunk)
         self._damaged.discard(path)
         self.used_bytes += len(chunk)
+        self._loose_bytes[domain, digest] = len(chunk)
+
+    def domain_bytes(self, domain: str) -> int:
+        """Bytes of the domain's models, and of its chunks that are of none yet."""
+        if domain not in self._kept_bytes:
+            step = LIMITS.chunk_bytes
+            sizes = {
+                digest: min(step, tensor.nbytes - at * step)
+                for model in self.models(domain)
+                for tensor in model.tensors
+                for at, digest in enumerate(tensor.chunks)
+            }
+            self._kept_bytes[domain] = sum(sizes.values())
+        return self._kept_bytes[domain] + sum(size for (whose, _), size in self._loose_bytes.items() if whose == domain)
 
     def heal(self, domain: str, digest: bytes, chunk: bytearray) -> None:
         """A session sent this chunk: if it is one that was found damaged, keep it again."""
         if self._damaged and self._chunk_path(domain, digest) in self._damaged:
             with contextlib.suppress(CacheError):
                 self.put(domain, digest, chunk)
+            self._loose_bytes.pop((domain, digest), None)  # it is a model's
 
     def abandon(self, domain: str, digests: Iterable[bytes]) -> None:
         """An ``add`` was cut off: what it brought goes, unless a model has it."""
@@ -132,6 +158,9 @@ class ModelCache:
             old = self._read(path)
             data = _encode(_Stored(domain, manifest))
             _write(path, blake3(data).digest() + data)
+            self._kept_bytes.pop(domain, None)
+            for digest in _digests(manifest):
+                self._loose_bytes.pop((domain, digest), None)
             if old is not None:
                 self._remove(domain, _digests(old))
 
@@ -158,6 +187,7 @@ class ModelCache:
     def recount(self) -> None:
         """Other executors of this node add and remove too: look at how much is there."""
         self.used_bytes = sum(entry.stat().st_size for entry in self._files())
+        self._kept_bytes.clear()
 
     # -- files ---------------------------------------------------------------------------------------------------------------------
 
@@ -176,9 +206,11 @@ class ModelCache:
         """Remove chunks that no model of the domain has; their bytes. Under the lock."""
         for model in self.models(domain):
             digests -= _digests(model)
+        self._kept_bytes.pop(domain, None)
         freed = 0
         for digest in digests:
             path = self._chunk_path(domain, digest)
+            self._loose_bytes.pop((domain, digest), None)
             with contextlib.suppress(OSError):
                 nbytes = path.stat().st_size
                 path.unlink()

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from bus_schemas.batch import Batch
+from bus_schemas.quotas import QUOTAS
 from jit.compiling.process import pausing_after
 from jit.errors import Unfinished
 from scheduler.turns import Taken, Turns, TurnsConfig
@@ -29,8 +30,8 @@ __all__ = ["NO_BODIES", "Preparing"]
 
 _UNLIMITED: Final = 1 << 62
 """What waits is bounded by the batches that sessions may have outstanding."""
-_BUDGET: Final = TurnsConfig(rate=250_000_000, burst=10 * 10**9, lane_items_max=_UNLIMITED, waiting_bytes_max=_UNLIMITED, late=True)
-"""Costs are nanoseconds of the preparing thread: of one tenant a quarter of the time, 10 s at once."""
+_BUDGET: Final = TurnsConfig(QUOTAS["compile_ns"].rate(), lane_items_max=_UNLIMITED, waiting_bytes_max=_UNLIMITED, late=True)
+"""Costs are nanoseconds of the preparing thread."""
 _PIECE_NS: Final = 2 * 10**9
 _READY_NS: Final = 10**6
 """What takes less was ready, but for a look at it, and is not charged."""

@@ -12,6 +12,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
+from bus_schemas.quotas import COUNT_RETRY_MS, Excess
+
 __all__ = ["ANSWER_BYTES_MIN", "CACHE_BYTES", "Staging"]
 
 CACHE_BYTES: Final = 256 << 20
@@ -123,7 +125,7 @@ class Staging:
                 return f"{stage.pinned_bytes} bytes wait to be used already, at most {stage.bytes_max} may"
             held, most = stage.held, self._tenant_bytes_max
             if held.pinned_bytes + len(chunk) > most:
-                return f"{held.pinned_bytes} bytes of its tenant wait to be used already, at most {most} may"
+                return Excess("staged_bytes", most, held.pinned_bytes, COUNT_RETRY_MS).sentence("the tenant")
             held.evict(most - held.pinned_bytes - len(chunk))
             held.pin(stage, digest, chunk)
             return ""

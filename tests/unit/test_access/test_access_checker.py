@@ -13,8 +13,9 @@ from bus_schemas.events import KeyIssued, KeyRevoked, UserChanged
 from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
 from services.kit.access.checker import Hasher
-from services.kit.access.errors import TooMany, Unauthenticated, Unsure
+from services.kit.access.errors import Unauthenticated, Unsure
 from services.kit.access.tokens import KeyText, make_key
+from services.kit.quotas import QuotaReached
 
 SECRET = b"s" * 32
 PASSWORD = "correct horse battery"
@@ -193,7 +194,7 @@ def test_sessions_do_not_fill_the_log() -> None:
         who = Identity("anna", "acme", "member")
         for _ in range(30):
             house.access.begin_session(who)
-        with pytest.raises(TooMany) as error:
+        with pytest.raises(QuotaReached) as error:
             house.access.begin_session(who)
         assert 1 <= error.value.wait_s <= 10
         house.access.begin_session(Identity("bert", "acme", "member"))
@@ -209,7 +210,7 @@ def test_too_many_at_once_are_refused() -> None:
             await turn.__aenter__()
         waiting = [asyncio.create_task(hasher.hash_secret("x")) for _ in range(513)]
         done, pending = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        assert len(done) == 1 and isinstance(done.pop().exception(), TooMany)
+        assert len(done) == 1 and isinstance(done.pop().exception(), QuotaReached)
         for turn in held:
             await turn.__aexit__(None, None, None)
         for task in pending:

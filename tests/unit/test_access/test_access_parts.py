@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus_schemas.quotas import Excess, Rate
 from services.kit.access.access import authentication_on, hosts_of
-from services.kit.access.checker import FailureLimits, Rate, address_group
+from services.kit.access.checker import FailureLimits, address_group
 from services.kit.access.errors import CrossSite, Forbidden, Unauthenticated
 from services.kit.access.headers import SESSION, address_of, bearer, check_local_host, check_same_site, is_secure, read_cookie
 from services.kit.access.rules import ROLES, SCOPES, Action, Identity, allowed, check_grant, may_at_all, rights
@@ -132,27 +133,27 @@ def test_no_text_is_a_token(text: str) -> None:
 
 
 def test_failures_use_up_the_burst_and_come_back_with_time() -> None:
-    limits = FailureLimits(address=Rate(3, 10.0), name=Rate(100, 1.0))
-    assert [limits.take(f"n{index}", "1.2.3.4", 0) for index in range(4)] == [0, 0, 0, 10]
-    assert limits.take("n", "1.2.3.5", 0) == 0
-    assert limits.take("n", "1.2.3.4", 9 * S) == 1
-    assert limits.take("n", "1.2.3.4", 10 * S) == 0
-    assert limits.take("n", "1.2.3.4", 10 * S) == 10
+    limits = FailureLimits(address=Rate(1, 3, 10 * S), name=Rate(1, 100))
+    assert [limits.take(f"n{index}", "1.2.3.4", 0) for index in range(4)] == [None] * 3 + [Excess("address_failed_logins", 3, 3, 10_000)]
+    assert limits.take("n", "1.2.3.5", 0) is None
+    assert limits.take("n", "1.2.3.4", 9 * S) == Excess("address_failed_logins", 3, 3, 1_000)
+    assert limits.take("n", "1.2.3.4", 10 * S) is None
+    assert limits.take("n", "1.2.3.4", 10 * S) == Excess("address_failed_logins", 3, 3, 10_000)
 
 
 def test_a_name_is_limited_wherever_it_is_tried_from_but_where_it_was_good_before() -> None:
-    limits = FailureLimits(address=Rate(100, 1.0), name=Rate(2, 10.0))
-    assert limits.take("anna", "10.0.0.1", 0) == 0
+    limits = FailureLimits(address=Rate(1, 100), name=Rate(1, 2, 10 * S))
+    assert limits.take("anna", "10.0.0.1", 0) is None
     limits.good("anna", "10.0.0.1")
-    assert [limits.take("anna", f"9.9.9.{index}", 0) for index in range(3)] == [0, 0, 10]
-    assert limits.take("anna", "10.0.0.1", 0) == 0
-    assert limits.take("bert", "9.9.9.9", 0) == 0
+    assert [limits.take("anna", f"9.9.9.{index}", 0) for index in range(3)] == [None, None, Excess("failed_logins", 2, 2, 10_000)]
+    assert limits.take("anna", "10.0.0.1", 0) is None
+    assert limits.take("bert", "9.9.9.9", 0) is None
 
 
 def test_good_tries_cost_nothing() -> None:
-    limits = FailureLimits(address=Rate(2, 10.0), name=Rate(2, 10.0))
+    limits = FailureLimits(address=Rate(1, 2, 10 * S), name=Rate(1, 2, 10 * S))
     for _ in range(50):
-        assert limits.take("anna", "1.2.3.4", 0) == 0
+        assert limits.take("anna", "1.2.3.4", 0) is None
         limits.good("anna", "1.2.3.4")
 
 
@@ -161,7 +162,7 @@ def test_memory_is_bounded() -> None:
     for index in range(30_000):
         limits.take(f"n{index}", str(ipaddress.IPv4Address(index)), 0)
         limits.good(f"n{index}", str(ipaddress.IPv4Address(index)))
-    kept = [len(limits._addresses._spent), len(limits._names._spent), len(limits._known)]
+    kept = [len(limits._addresses._full_ns), len(limits._names._full_ns), len(limits._known)]
     assert max(kept) <= 20_000
 
 

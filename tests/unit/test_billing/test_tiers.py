@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from billing.projection import BillingView
 from billing.tariff import BASE_PRICES, Tariff
-from billing.tiers import BASE_CEILINGS, LIVE_TASKS, TierBook, priority_refusal, task_refusal
+from billing.tiers import BASE_CEILINGS, TierBook, priority_refusal, task_excess, task_refusal
 from bus_schemas.events import Event, GrantRecorded, TariffSet, TaskSubmitted, TierSet, UsageRecorded
 
 SECOND = 10**9
@@ -94,30 +95,53 @@ def test_the_default_vram_of_a_tier_has_windows_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "live", "field"),
+    ("terms", "live", "queued", "quota"),
     [
-        (None, LIVE_TASKS - 1, None),
-        (None, LIVE_TASKS, "id"),
-        (TierSet(0, "standard", 0, live_tasks=2), 1, None),
-        (TierSet(0, "standard", 0, live_tasks=2), 2, "id"),
-        (TierSet(0, "standard", 0, live_tasks=LIVE_TASKS + 1), LIVE_TASKS, None),
-        (TierSet(0, "standard", 0, exclusive=False), 0, "gpu_mode"),
-        (TierSet(0, "standard", 1), 0, "priority"),
-        (TierSet(0, "basic", 0, "lab"), 0, "priority"),
+        (None, 999, 499, None),
+        (None, 1_000, 0, "live_tasks"),
+        (None, 999, 500, "queued_tasks"),
+        (TierSet(0, "standard", 0, live_tasks=2), 1, 1, None),
+        (TierSet(0, "standard", 0, live_tasks=2), 2, 1, "live_tasks"),
+        (TierSet(0, "standard", 0, live_tasks=1_001), 1_000, 0, None),
+        (TierSet(0, "standard", 0, queued_tasks=3), 3, 2, None),
+        (TierSet(0, "standard", 0, queued_tasks=3), 3, 3, "queued_tasks"),
+        (TierSet(0, "basic", 0, queued_tasks=3), 3, 3, None),
     ],
 )
-def test_a_tier_limits_tasks_by_name(terms: TierSet | None, live: int, field: str | None) -> None:
+def test_a_tier_limits_the_tasks_of_a_tenant(terms: TierSet | None, live: int, queued: int, quota: str | None) -> None:
     book = TierBook()
     if terms is not None:
         book.apply(1, terms)
-    refusal = task_refusal(book, TaskSubmitted(9, "t", "lab", 0, 1, exclusive=True), live, 10)
+    task = TaskSubmitted(9, "t", "lab", 0, 1, queue=True)
+    excess = task_excess(book, task, live, queued, 10)
+    assert (excess.quota if excess is not None else None) == quota
+    if excess is not None:
+        assert excess.used >= excess.limit and excess.retry_after_ms > 0
+    if quota == "queued_tasks":
+        assert task_excess(book, replace(task, queue=False), live, queued, 10) is None, "it would not wait"
+
+
+@pytest.mark.parametrize(
+    ("terms", "field"),
+    [
+        (None, None),
+        (TierSet(0, "standard", 0, exclusive=False), "gpu_mode"),
+        (TierSet(0, "standard", 1), "priority"),
+        (TierSet(0, "basic", 0, "lab"), "priority"),
+    ],
+)
+def test_a_tier_gives_rights_to_tasks(terms: TierSet | None, field: str | None) -> None:
+    book = TierBook()
+    if terms is not None:
+        book.apply(1, terms)
+    refusal = task_refusal(book, TaskSubmitted(9, "t", "lab", 0, 1, exclusive=True), 10)
     assert (refusal[0] if refusal is not None else None) == field
     if refusal is not None:
-        assert "tier " in refusal[1] and ("use " in refusal[1] or "cancel some" in refusal[1])
+        assert "tier " in refusal[1] and "use " in refusal[1]
 
 
 def test_exclusive_devices_are_a_right_of_a_tier() -> None:
     book = TierBook()
     assert [book.exclusive(tier, 1) for tier in ("premium", "standard", "basic")] == [True, True, False]
     book.apply(1, TierSet(0, "basic", 2, exclusive=True))
-    assert book.exclusive("basic", 1) and book.live_tasks("basic", 1) == LIVE_TASKS
+    assert book.exclusive("basic", 1) and book.live_tasks("basic", 1) == 1_000

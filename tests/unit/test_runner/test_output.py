@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.runner.runs import Output, boundary
+from bus_schemas.quotas import Rate
+from services.runner.runs import LogQuota, Output, boundary
 
 
 def everything(output: Output, chunks: list[bytes]) -> tuple[bytes, bytes]:
@@ -63,3 +64,15 @@ def test_the_memory_it_takes_is_bounded() -> None:
 def test_a_boundary_is_never_within_a_character() -> None:
     text = "aé€𝄞z".encode()
     assert [boundary(text, limit) for limit in range(1, 13)] == [1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11, 11]
+
+
+def test_a_tenant_that_writes_too_much_loses_output_and_its_log_says_how_much() -> None:
+    quota = LogQuota(Rate(10, 100))
+    assert quota.allowed("a", "t", b"x" * 90, 0) == b"x" * 90
+    assert quota.allowed("a", "u", b"y" * 20, 0) == b"" and quota.allowed("a", "u", b"y" * 5, 0) != b"", "all tasks of the tenant together"
+    assert quota.allowed("b", "v", b"z" * 100, 0) == b"z" * 100, "other tenants are not affected"
+    assert quota.allowed("a", "t", b"x" * 15, 10**9 - 1) == b""
+    said = b"\n[15 bytes are left out: quota log_bytes of the tenant]\n"
+    assert quota.allowed("a", "t", b"x" * 15, 10**9) == said + b"x" * 15, "after the time that it takes"
+    assert quota.missing("t") == b"" and quota.allowed("a", "t", b"x", 10**9) == b""
+    assert quota.missing("t") == b"\n[1 bytes are left out: quota log_bytes of the tenant]\n"

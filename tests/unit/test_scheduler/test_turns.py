@@ -6,10 +6,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bus_schemas.quotas import Rate
 from scheduler.turns import Turns, TurnsConfig
 
 SECOND = 10**9
-CONFIG = TurnsConfig(rate=100, burst=200, lane_items_max=4, waiting_bytes_max=1000)
+CONFIG = TurnsConfig(rate=Rate(100, 200), lane_items_max=4, waiting_bytes_max=1000)
 
 
 def served(turns: Turns[str], now_ns: int, cost: int = 0) -> list[str]:
@@ -108,9 +109,23 @@ def test_what_is_put_back_is_the_next_of_its_lane_and_what_is_dropped_is_gone() 
     assert not turns.free("a", "t", 0)
 
 
+def test_items_have_a_budget_of_their_own() -> None:
+    """Cheap ones too: two at once, then one each second; a piece of one is not one more."""
+    turns: Turns[str] = Turns(msgspec.structs.replace(CONFIG, items=Rate(1, 2)))
+    for item in "abc":
+        turns.add("x", item, item, 1, 0)
+    first = turns.take(0)
+    assert first is not None
+    turns.put_back(first, 1, 0)
+    assert turns.used("x", 0) == (1, 0)
+    assert len(served(turns, 0)) == 2 and turns.used("x", 0) == (1, 2)
+    assert turns.late_ns("x", 0) == turns.wakeup_ns() == 1 and not turns.free("x", "y", 0) and turns.free("y", "y", 0)
+    assert len(served(turns, 1)) == 1 and turns.late_ns("x", 1) == SECOND, "it overdraws once"
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 400), st.integers(0, SECOND)), max_size=60))
 def test_everything_is_served_once_in_the_order_of_its_lane_and_no_tenant_exceeds_its_rate(steps: list[tuple[str, int, int, int]]) -> None:
-    turns: Turns[tuple[str, int]] = Turns(TurnsConfig(rate=100, burst=200, lane_items_max=100, waiting_bytes_max=1000))
+    turns: Turns[tuple[str, int]] = Turns(TurnsConfig(rate=Rate(100, 200), lane_items_max=100, waiting_bytes_max=1000))
     now_ns, out, spent, largest = 0, [], dict.fromkeys("abc", 0), 0
     added: list[tuple[tuple[str, int], int]] = []
     costs = {}

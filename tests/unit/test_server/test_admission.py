@@ -9,7 +9,7 @@ import pytest
 
 from bus_schemas import faults
 from bus_schemas.session import OpenSession
-from services.server.admission import check_quota, check_request
+from services.server.admission import OpenQuotas, check_quota, check_request
 
 GOOD = OpenSession("s", "t", "", 0, (0,), 1 << 30)
 GIB = 1 << 30
@@ -76,3 +76,30 @@ def test_a_quota_that_no_device_could_ever_give(asked: int, swap: bool, percent:
         assert fault.name == faults.QUOTA_EXCEEDED
         assert fault.message.startswith("vram_bytes: REQUIRED_VRAM asks for ") and "device 1 has 8192 MB" in fault.message
         assert ("swapped out" in fault.message) is (percent > 0)
+
+
+SECOND = 10**9
+
+
+def test_opens_are_limited_by_key_and_by_tenant_and_sessions_by_tenant() -> None:
+    quotas = OpenQuotas(4, keys=True)
+
+    def refused(tenant: str, key: str, sessions: int, now_ns: int) -> tuple[str, int, int, int, bool] | None:
+        fault = quotas.refuse(tenant, key, sessions, now_ns)
+        if fault is None:
+            quotas.opened(tenant, key, now_ns)
+            return None
+        assert fault.excess is not None and fault.name == faults.QUOTA_REACHED
+        return fault.excess.quota, fault.excess.limit, fault.excess.used, fault.excess.retry_after_ms, fault.fatal
+
+    assert [refused("a", "k1", 0, 0) for _ in range(3)] == [None, None, ("key_opens", 2, 2, 1_000, False)], "half of the tenant's"
+    assert [refused("a", key, 0, 0) for key in ("k2", "k2", "k3")] == [None, None, ("opens", 4, 4, 500, False)]
+    assert refused("b", "k4", 0, 0) is None, "other tenants are not affected"
+    assert refused("a", "k3", 0, SECOND // 2) is None and refused("a", "k1", 0, SECOND) is None, "after the time that it names"
+    assert refused("a", "k5", 4, 60 * SECOND) == ("sessions", 4, 4, 5_000, True)
+    assert refused("a", "k5", 3, 60 * SECOND) is None
+    local = OpenQuotas(4, keys=False)
+    for _ in range(4):
+        assert local.refuse("a", "local", 0, 0) is None
+        local.opened("a", "local", 0)
+    assert local.refuse("b", "local", 0, 0) is None, "without authentication all clients are one principal"

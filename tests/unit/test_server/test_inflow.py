@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import zlib
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from bus_schemas.batch import LIMITS, Batch, encode_batch, pack_message
+from scheduler.turns import TurnsConfig
 from services.server import inflow
 from services.server.inflow import BUDGET, Arrived, Inflow, Message
+
+RATE = 500
+"""Messages a second."""
 
 
 class Bench:
     """``arrived``: (session, seq, whether the event loop's thread read it)."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, budget: TurnsConfig) -> None:
         self.arrived: list[tuple[str, int, bool]] = []
         self.faults: list[str] = []
         self._threads: dict[tuple[str, bytes], bool] = {}
         self._came = asyncio.Event()
-        self.inflow = Inflow(lambda principal, session: session[0], self._take)
+        self.inflow = Inflow(lambda principal, session: session[0], self._take, budget)
         self._position = 0
         self._on_loop = True
         read = inflow.read
@@ -34,7 +39,7 @@ class Bench:
 
         monkeypatch.setattr(inflow, "read", noted)
 
-    def put(self, session: str, data: bytes) -> bool:
+    def put(self, session: str, data: bytes) -> str:
         self._position += 1
         return self.inflow.put(Message(self._position, "p", session, data))
 
@@ -50,9 +55,9 @@ class Bench:
         return self.arrived
 
 
-def with_bench(monkeypatch: pytest.MonkeyPatch, body: Callable[[Bench], Awaitable[None]]) -> None:
+def with_bench(monkeypatch: pytest.MonkeyPatch, body: Callable[[Bench], Awaitable[None]], budget: TurnsConfig = BUDGET) -> None:
     async def run() -> None:
-        bench = Bench(monkeypatch)
+        bench = Bench(monkeypatch, budget)
         try:
             await body(bench)
         finally:
@@ -107,9 +112,9 @@ def test_a_flood_of_one_tenant_costs_the_others_one_turn(monkeypatch: pytest.Mon
         assert bench.arrived == [("c", 1, True)]
         order = [session for session, _, _ in await bench.until(5)]
         assert "b" in order[1:4] and order.count("a1") <= 3
-        allowed = BUDGET.burst // LIMITS.batch_bytes_max + 1
+        allowed = BUDGET.rate.burst // LIMITS.batch_bytes_max + 1
         await bench.until(3 + allowed)
-        assert bench.put("d", small("d", 1)) and bench.arrived[-1] == ("d", 1, True)
+        assert not bench.put("d", small("d", 1)) and bench.arrived[-1] == ("d", 1, True)
 
     with_bench(monkeypatch, body)
 
@@ -122,18 +127,36 @@ def test_small_ones_are_on_the_budget_too(monkeypatch: pytest.MonkeyPatch) -> No
         for _ in range(40):
             bench.put("a", flood)
         at_once = len(bench.arrived)
-        assert at_once <= BUDGET.burst // (40_000 * 64) + 2
+        assert at_once <= BUDGET.rate.burst // (40_000 * 64) + 2
         bench.put("b", small("b", 1))
         assert bench.arrived[-1] == ("b", 1, True)
 
     with_bench(monkeypatch, body)
 
 
+def test_the_number_of_messages_has_a_budget_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small they are: those beyond it wait, and the quota is named until there is budget again."""
+
+    async def body(bench: Bench) -> None:
+        tiny = pack_message(encode_batch(Batch("a", 1, 1)))
+        dropped = [bench.put("a", tiny) for _ in range(RATE * 4 + BUDGET.lane_items_max + RATE)]
+        assert set(dropped) == {"", "messages"} and len(bench.arrived) < RATE * 5
+        excess = bench.inflow.excess("a", time.monotonic_ns())
+        assert excess is not None and (excess.quota, excess.limit) == ("messages", RATE * 4) and excess.used >= RATE * 3
+        assert 0 < excess.retry_after_ms <= 1 + 1000 * (BUDGET.lane_items_max + 1) // RATE
+        assert bench.inflow.quotas(time.monotonic_ns(), bench.inflow.tenants())["messages"][0] > 0
+        assert not bench.put("b", small("b", 1)) and bench.arrived[-1] == ("b", 1, True), "other tenants are not affected"
+        assert bench.inflow.excess("b", time.monotonic_ns()) is None
+        await bench.until(dropped.count("") + 1)
+
+    with_bench(monkeypatch, body, inflow.inflow_budget(RATE))
+
+
 def test_what_a_session_may_have_waiting_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(bench: Bench) -> None:
         message = large("a", 1)
         taken = [bench.put("a", message) for _ in range(BUDGET.lane_items_max + 10)]
-        assert taken.count(False) in (9, 10) and bench.put("b", large("b", 1)), "one is being read"
+        assert taken.count("decoded_bytes") in (9, 10) and not bench.put("b", large("b", 1)), "one is being read"
         assert ("b", 1, False) in await bench.until(4)
 
     with_bench(monkeypatch, body)

@@ -135,6 +135,22 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     cache.put("a", name(b"y" * 40), bytearray(b"y" * 40))
 
 
+def test_a_domain_has_its_part_of_the_cache_and_gets_back_what_it_deletes(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path, 1000, 100)
+    add(cache, "a", "base", x=b"x" * 60)
+    cache.recount()  # as another connection does
+    cache.put("a", name(b"y" * 40), bytearray(b"y" * 40))
+    with pytest.raises(CacheError, match=r"a has used 100 of 100 bytes in the model cache \(quota stored_bytes\); delete a model"):
+        cache.put("a", name(b"z"), bytearray(b"z"))
+    add(cache, "b", "base", x=b"x" * 100)
+    again = ModelCache(tmp_path, 1000, 100)
+    assert (cache.domain_bytes("a"), again.domain_bytes("a"), again.domain_bytes("b")) == (100, 60, 100)
+    cache.abandon("a", [name(b"y" * 40)])
+    cache.forget("a", "base")
+    add(cache, "a", "more", x=b"x" * 90)
+    assert cache.domain_bytes("a") == 90
+
+
 @pytest.mark.parametrize(
     ("model", "reason"),
     [

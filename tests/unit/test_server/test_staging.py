@@ -81,7 +81,7 @@ def test_what_waits_is_bounded_for_all_sessions_of_a_tenant_together() -> None:
     for session, tenant in (("a", "t"), ("b", "t"), ("c", "u")):
         staging.open(session, "token", 25, tenant=tenant)
     assert staging.put("a", b"1", bytearray(10)) == staging.put("b", b"2", bytearray(10)) == ""
-    assert staging.put("b", b"3", bytearray(10)) == "20 bytes of its tenant wait to be used already, at most 25 may"
+    assert staging.put("b", b"3", bytearray(10)).startswith("the tenant has used 20 of 25 bytes (quota staged_bytes)")
     assert staging.put("c", b"3", bytearray(25)) == "", "another tenant's"
     staging.used("a", (b"1",))
     assert staging.put("b", b"3", bytearray(10)) == "" and staging.chunk("a", b"1") is None, "what was used gives way"

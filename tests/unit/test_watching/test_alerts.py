@@ -87,6 +87,14 @@ CASES: dict[str, tuple[list[Series], list[Series]]] = {
         [flat("wooly_session_wait_max_seconds", 3, node="a", gpu="0", session="s", priority="0")],
         [flat("wooly_session_wait_max_seconds", 3, node="a", gpu="0", session="s", priority="4")],
     ),
+    "WoolyQuotaNearlyUsed": (
+        [flat("wooly_quota_used", 950, quota="live_tasks"), flat("wooly_quota_limit", 1_000, quota="live_tasks")],
+        [flat("wooly_quota_used", 95, quota="live_tasks"), flat("wooly_quota_limit", 100, quota="runs")],  # of different quotas
+    ),
+    "WoolyQuotaRefusals": (
+        [at_last("wooly_node_quota_refusals_total", 5, 95, instance=f"n:{node}", quota="messages") for node in (1, 2)],
+        [at_last("wooly_node_quota_refusals_total", 5, 95, instance="n:1", quota=quota) for quota in ("messages", "opens")],
+    ),
     "WoolyBudgetUsedUp": ([flat("wooly_billing_budgets_stopped", 1)], [flat("wooly_billing_budgets_stopped", 0)]),
 }
 
