@@ -5,6 +5,7 @@ For readers; ``view`` changes it.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -316,9 +317,12 @@ class ClusterState:
         """What the log says was last measured on a device; zeros when nothing was."""
         return self.load.get((node, gpu), _NOTHING)
 
-    def queued_of(self, tenant: str) -> int:
-        """How many tasks of the tenant wait for room."""
-        return sum(count for (owner, _), (count, _) in self.turns.items() if owner == tenant)
+    def queued(self) -> Counter[str]:
+        """By tenant, how many tasks wait for room."""
+        found: Counter[str] = Counter()
+        for (tenant, _), (count, _) in self.turns.items():
+            found[tenant] += count
+        return found
 
     def live_tasks(self) -> list[TaskView]:
         """The tasks that are not over, by id."""

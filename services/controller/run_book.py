@@ -74,9 +74,9 @@ class RunBook:
     def unfinished(self) -> list[RunState]:
         return [self.states[task][1] for task in sorted(self._going)]
 
-    def pending_of(self, tenant: str) -> int:
-        """How many runs of a tenant are not over."""
-        return Counter(self.states[task][1].tenant for task in self._going)[tenant]
+    def pending(self) -> Counter[str]:
+        """By tenant, how many runs are not over."""
+        return Counter(self.states[task][1].tenant for task in self._going)
 
     def takers(self, tenant: str, wanted: str, now_s: float) -> list[str]:
         """Connected runners that would take a script of ``tenant`` (``wanted``: only the one of this name)."""

@@ -146,7 +146,7 @@ class Runs:
             if known.digest != digest:
                 raise _taken(task.task)
             return await self._tasks.submit(by, task)
-        refusal = reached("runs", self.book.pending_of(task.tenant), f"tenant {task.tenant}")
+        refusal = reached("runs", self.book.pending()[task.tenant], f"tenant {task.tenant}")
         if refusal is not None:
             raise refusal
         self._tasks.check(by, task)

@@ -36,6 +36,7 @@ from wooly.errors import (
     NoServerError,
     PlacementError,
     QuotaExceeded,
+    QuotaReachedError,
     RefusedError,
     SessionLostError,
 )
@@ -346,8 +347,9 @@ class TestOpening:
         """Each costs the other sessions of the node a little. Others are not affected, and one that ends makes room."""
         with Node(tmp_path, WOOLY_TENANT_SESSIONS_MAX="2", WOOLY_DEVICES="2") as node:
             first, _ = node.open(), node.open(gpus=(1,))
-            with pytest.raises(PlacementError, match="tenant default has used 2 of 2 open sessions"):
+            with pytest.raises(QuotaReachedError, match="tenant default has used 2 of 2 open sessions") as refused:
                 node.open()
+            assert (refused.value.quota, refused.value.limit, refused.value.used) == ("sessions", 2, 2)
             node.open(tenant="other")
             first.close()
             node.open()

@@ -55,7 +55,7 @@ class TaskActions:
         refusal = task_refusal(book, task, now_ns)
         if refusal is not None:
             raise Invalid(*refusal)
-        excess = task_excess(book, task, view.live_of.get(task.tenant, 0), view.queued_of(task.tenant), now_ns)
+        excess = task_excess(book, task, view.live_of.get(task.tenant, 0), view.queued()[task.tenant], now_ns)
         if excess is not None:
             raise QuotaReached(excess, f"tenant {task.tenant}", "id")
 

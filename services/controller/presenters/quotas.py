@@ -55,14 +55,17 @@ def quota_uses(parts: Parts, sees: Callable[[str], bool]) -> list[Use]:
         if key in access.keys:
             tenant = access.keys[key].fact.tenant
             connections[tenant] = max(connections[tenant], count)
-    names = {*access.tenants, *(name for name, live in view.live_of.items() if live), *(tenant for tenant, _ in reported)}
+    names = {*access.tenants, *(name for name, live in view.live_of.items() if live)}
+    if not parts.access.on:  # tenants need not exist, and no node has a reason to invent one
+        names |= {tenant for tenant, _ in reported}
+    queued, pending = view.queued(), parts.runs.book.pending()
     uses = []
     for tenant in sorted(name for name in names if name and sees(name)):
         tier = tiers.tier_of(tenant, now_ns)
         counted: dict[str, tuple[int | None, int]] = {
             "live_tasks": (view.live_of.get(tenant, 0), tiers.live_tasks(tier, now_ns)),
-            "queued_tasks": (view.queued_of(tenant), tiers.queued_tasks(tier, now_ns)),
-            "runs": (parts.runs.book.pending_of(tenant), QUOTAS["runs"].limit),
+            "queued_tasks": (queued[tenant], tiers.queued_tasks(tier, now_ns)),
+            "runs": (pending[tenant], QUOTAS["runs"].limit),
             "priority": (None, tiers.ceiling(tier, now_ns)),
             "exclusive": (None, int(tiers.exclusive(tier, now_ns))),
         }
