@@ -62,8 +62,8 @@ class ModelCache:
         self._folder = folder
         self.bytes_max = bytes_max
         self._domain_bytes_max = domain_bytes_max or bytes_max
-        #: of the chunks of a domain's models; of domains that are not here, it is not counted yet
-        self._kept_bytes: dict[str, int] = {}
+        #: by domain and digest, the chunks of its models; domains that are not here are not read yet
+        self._kept_bytes: dict[str, dict[bytes, int]] = {}
         #: of (domain, digest): chunks that this process has put and that no model has yet
         self._loose_bytes: dict[tuple[str, bytes], int] = {}
         self.key = cache_key(folder)
@@ -109,34 +109,40 @@ class ModelCache:
                 f"the model cache holds {self.used_bytes >> 20} MiB of {self.bytes_max >> 20}: delete a model (wooly model-cache delete), "
                 "or raise WOOLY_MODEL_CACHE_MB on the node"
             )
+        loose = digest not in self._kept(domain)  # else it was damaged
         used_bytes = self.domain_bytes(domain)
-        if used_bytes + len(chunk) > self._domain_bytes_max:
+        if loose and used_bytes + len(chunk) > self._domain_bytes_max:
             excess = Excess("stored_bytes", self._domain_bytes_max, used_bytes, COUNT_RETRY_MS)
             raise CacheError(excess.sentence(domain))
         _write(path, chunk)
         self._damaged.discard(path)
         self.used_bytes += len(chunk)
-        self._loose_bytes[domain, digest] = len(chunk)
+        if loose:
+            self._loose_bytes[domain, digest] = len(chunk)
 
     def domain_bytes(self, domain: str) -> int:
         """Bytes of the domain's models, and of its chunks that are of none yet."""
+        kept = self._kept(domain)
+        loose = (size for (whose, digest), size in self._loose_bytes.items() if whose == domain and digest not in kept)
+        return sum(kept.values()) + sum(loose)
+
+    def _kept(self, domain: str) -> dict[bytes, int]:
+        """Bytes of the chunks of the domain's models."""
         if domain not in self._kept_bytes:
             step = LIMITS.chunk_bytes
-            sizes = {
+            self._kept_bytes[domain] = {
                 digest: min(step, tensor.nbytes - at * step)
                 for model in self.models(domain)
                 for tensor in model.tensors
                 for at, digest in enumerate(tensor.chunks)
             }
-            self._kept_bytes[domain] = sum(sizes.values())
-        return self._kept_bytes[domain] + sum(size for (whose, _), size in self._loose_bytes.items() if whose == domain)
+        return self._kept_bytes[domain]
 
     def heal(self, domain: str, digest: bytes, chunk: bytearray) -> None:
         """A session sent this chunk: if it is one that was found damaged, keep it again."""
         if self._damaged and self._chunk_path(domain, digest) in self._damaged:
             with contextlib.suppress(CacheError):
                 self.put(domain, digest, chunk)
-            self._loose_bytes.pop((domain, digest), None)  # it is a model's
 
     def abandon(self, domain: str, digests: Iterable[bytes]) -> None:
         """An ``add`` was cut off: what it brought goes, unless a model has it."""

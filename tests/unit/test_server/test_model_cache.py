@@ -145,6 +145,10 @@ def test_a_domain_has_its_part_of_the_cache_and_gets_back_what_it_deletes(tmp_pa
     add(cache, "b", "base", x=b"x" * 100)
     again = ModelCache(tmp_path, 1000, 100)
     assert (cache.domain_bytes("a"), again.domain_bytes("a"), again.domain_bytes("b")) == (100, 60, 100)
+    next(path for path in files(tmp_path) if path.read_bytes() == b"x" * 60).write_bytes(b"")
+    assert cache.chunk("a", name(b"x" * 60)) is None, "it is damaged, so it goes"
+    cache.put("a", name(b"x" * 60), bytearray(b"x" * 60))
+    assert cache.domain_bytes("a") == 100, "and its replacement is no more than it was"
     cache.abandon("a", [name(b"y" * 40)])
     cache.forget("a", "base")
     add(cache, "a", "more", x=b"x" * 90)
