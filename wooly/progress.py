@@ -109,7 +109,7 @@ def slow(what: str, after_s: float = 2.0) -> Iterator[None]:
 def delayed(excess: Excess, tenant: str) -> None:
     """Announce that the node delays the session's batches."""
     text = excess.sentence(f"tenant {tenant}") if excess.quota in QUOTAS else f"quota {excess.quota} is used up"
-    _say(f"wooly: the node delays this script: {printable(text)}")
+    say(f"wooly: the node delays this script: {printable(text)}")
 
 
 def _is_terminal() -> bool:
