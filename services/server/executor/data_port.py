@@ -53,6 +53,7 @@ _HELLO_BYTES_MAX: Final = 4096
 _HELLO_S: Final = 10.0
 """Pre-authentication limits: bytes of a Hello, and the time for it."""
 _BACKLOG: Final = 100
+_ACCEPT_PAUSE_S: Final = 0.1
 _CONNECTIONS_MAX: Final = 4096
 _CONNECTIONS_OF_ONE_MAX: Final = 8
 """Of one session, or through one door. A client has one: each holds memory for a chunk that is coming, and may have broken without a
@@ -330,9 +331,14 @@ class DataPort:
     async def _serve(self) -> None:
         self._loop = loop = asyncio.get_running_loop()
         local, *tcp = self._sockets
-        self._servers.append(await loop.create_unix_server(self._connection, sock=local))
         handshake_s = None if self._tls is None else self._hello_s
         for each in tcp:
             self._servers.append(await loop.create_server(self._connection, sock=each, ssl=self._tls, ssl_handshake_timeout=handshake_s))
         self._started.set()
-        await asyncio.Event().wait()
+        local.setblocking(False)
+        while True:  # not a server of asyncio's: that would listen again, and clients would see the user of now as the one who serves
+            try:
+                connection, _ = await loop.sock_accept(local)
+                await loop.connect_accepted_socket(self._connection, connection)
+            except OSError:  # too many open files: some are about to be closed
+                await asyncio.sleep(_ACCEPT_PAUSE_S)

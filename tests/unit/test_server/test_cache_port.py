@@ -13,6 +13,7 @@ from bus_schemas.dataport import Get, Keep, Kept, Listed, Models
 from bus_schemas.model_cache import ModelManifest, ModelTensor, encode_manifest
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort as NodePort
+from services.server.executor.data_port import listen
 from services.server.executor.model_cache import CachePort, ModelCache
 from services.server.executor.staging import Staging
 from services.server.model_cache_door import make_door, opens
@@ -48,7 +49,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
         domain = opens(cache.key, name, token, 0)
         return None if domain is None else CachePort(cache, content, domain)
 
-    port = NodePort(staging, content, tmp_path / "d", "127.0.0.1", 0, "127.0.0.1", open_cache=open_cache)
+    port = NodePort(staging, content, listen(tmp_path / "d", "127.0.0.1", 0), "127.0.0.1", open_cache=open_cache)
     port.start()
     yield Node(tmp_path, cache, port.addresses)
 
