@@ -43,7 +43,8 @@ class DeviceInfo(msgspec.Struct, frozen=True):
 
 
 class NodeInfo(msgspec.Struct, frozen=True):
-    """A node as it answers discovery. ``data_port``: ``unix:/path`` and ``tcp:host:port`` addresses, best first."""
+    """A node as it answers discovery. ``data_port``: ``unix:/path`` and ``tcp:host:port`` addresses, best first. ``model_cache``: how its
+    model cache is kept on disk, ``encrypted`` or ``not encrypted``; empty: it has none, or is of an earlier version."""
 
     node: str
     name: str
@@ -53,6 +54,7 @@ class NodeInfo(msgspec.Struct, frozen=True):
     data_port: tuple[str, ...]
     groups: tuple[str, ...] = ()
     version: str = ""
+    model_cache: str = ""
 
 
 class OpenSession(msgspec.Struct, frozen=True):

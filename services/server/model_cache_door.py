@@ -7,7 +7,7 @@ can read.
 from __future__ import annotations
 
 import contextlib
-import os
+import fcntl
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,10 @@ from blake3 import blake3
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Fault
 from bus_schemas.model_cache import ModelCacheOpened, OpenModelCache
+from services.kit.at_rest import AT_REST_VARIABLE, KeyWrap, WrongKey
+from services.kit.log import get_logger
 from services.server.settings import Trust
+from wooly.shared.files import write_atomically
 
 __all__ = ["answer_open", "cache_key", "make_door", "opens"]
 
@@ -27,37 +30,66 @@ _KEY_BYTES: Final = 32
 _PREFIX: Final = "model-cache"
 
 
-def cache_key(folder: Path) -> bytes:
-    """The secret of the cache in ``folder``, created by the first caller. Raises OSError."""
+def cache_key(folder: Path, wrap: KeyWrap | None = None) -> bytes:
+    """The secret of the cache in ``folder``, created by the first caller; with ``wrap`` it is on disk only wrapped. A cache that was kept
+    under another key, or before there was one, is emptied. Raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "key"
-    with contextlib.suppress(FileExistsError, FileNotFoundError):
-        beside = folder / f".{secrets.token_hex(8)}"
-        descriptor = os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with open(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_KEY_BYTES))
+    with contextlib.suppress(FileNotFoundError, WrongKey):
+        return _read_key(path, wrap)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            os.link(beside, path)
-        finally:
-            beside.unlink()
-    key = path.read_bytes()
-    if len(key) != _KEY_BYTES:
-        raise OSError(f"{path} is damaged; remove {folder}, and add its models again")
-    return key
+            return _read_key(path, wrap)  # another process of the node made it meanwhile
+        except FileNotFoundError:
+            pass
+        except WrongKey as error:
+            _empty(folder, str(error))
+        key = secrets.token_bytes(_KEY_BYTES)
+        write_atomically(path, key if wrap is None else wrap.wrap(key), mode=0o600)
+        return key
+
+
+def _read_key(path: Path, wrap: KeyWrap | None) -> bytes:
+    """Raises FileNotFoundError, WrongKey, and OSError when the key cannot be used without a ``wrap``."""
+    stored = path.read_bytes()
+    if wrap is not None:
+        if len(stored) == _KEY_BYTES:
+            raise WrongKey("it was kept without encryption")
+        return wrap.unwrap(stored)
+    if len(stored) != _KEY_BYTES:
+        raise OSError(f"{path} is damaged, or encrypted: set {AT_REST_VARIABLE}, or remove {path.parent}, and add its models again")
+    return stored
+
+
+def _empty(folder: Path, problem: str) -> None:
+    """Remove all entries, which cannot be read any more."""
+    found = {kind: [path for path in (folder / kind).rglob("*") if path.is_file()] for kind in ("models", "chunks")}
+    names = [str(path.relative_to(folder)) for path in found["models"]]
+    get_logger().warning(
+        "the model cache cannot be read and is emptied", folder=str(folder), problem=problem, models=names, chunks=len(found["chunks"])
+    )
+    for path in (*found["models"], *found["chunks"]):
+        path.unlink(missing_ok=True)
 
 
 def answer_open(
-    request: OpenModelCache, folder: str, trust: Trust, data_ports: Sequence[tuple[str, ...] | None], now_s: int
+    request: OpenModelCache,
+    folder: str,
+    trust: Trust,
+    data_ports: Sequence[tuple[str, ...] | None],
+    now_s: int,
+    wrap: KeyWrap | None = None,
 ) -> ModelCacheOpened:
     """The door for a requester. ``folder``: the cache's, empty: the node keeps none. ``data_ports``: of every device, None while it is
-    being restarted."""
+    being restarted. ``wrap``: wraps the key of the cache, None: it is not encrypted."""
     if not folder:
         return _refused(faults.MALFORMED, "this node keeps no models: WOOLY_MODEL_CACHE_MB is 0")
     if not 0 <= request.gpu < len(data_ports):
         return _refused(faults.NO_SUCH_DEVICE, f"the node has devices 0 to {len(data_ports) - 1}, not {request.gpu}")
     try:
         subjects.token(request.tenant)
-        key = cache_key(Path(folder))
+        key = cache_key(Path(folder), wrap)
     except ValueError as error:
         return _refused(faults.MALFORMED, f"tenant: {error}")
     except OSError as error:

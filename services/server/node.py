@@ -25,6 +25,7 @@ from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCach
 from bus_schemas.reading import AboutStream
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
 from bus_schemas.telemetry import QuotaUse
+from services.kit.at_rest import read_key_wrap
 from services.kit.bus import Bus
 from services.kit.errors import StartError
 from services.kit.follow import Follower
@@ -81,6 +82,9 @@ class Node:
         self._allowances = Allowances(time.time_ns, time.monotonic_ns)
         run_dir = _private(settings.run_dir())
         self._devices = [self._device(gpu, run_dir) for gpu in range(settings.devices)]
+        self._cache = settings.executor(0, run_dir)
+        """Has the settings of the model cache, which all devices share."""
+        self._key_wrap = read_key_wrap(settings.at_rest_key_file)
         self._money = AllowanceLink(self._node, facts.epoch, self._allowances, [device.gate for device in self._devices])
         self._principals = Principals(bus, self._node, self._devices, on=settings.authentication)
         self._orders = Orders(self._node, facts.epoch, self._devices)
@@ -415,8 +419,8 @@ class Node:
             return _encode(ModelCacheOpened(fault=tenant))
         request = msgspec.structs.replace(request, tenant=tenant)
         ports = [device.attached.data_port if device.attached is not None else None for device in self._devices]
-        folder = self._settings.executor(0, Path()).model_cache_dir
-        return _encode(answer_open(request, folder, self._settings.trust, ports, int(time.time())))
+        folder = self._cache.model_cache_dir
+        return _encode(answer_open(request, folder, self._settings.trust, ports, int(time.time()), self._key_wrap))
 
     # -- once a second -------------------------------------------------------------------------------------------------------------
 
@@ -494,6 +498,7 @@ class Node:
             data_port=ports,
             groups=s.groups,
             version=VERSION,
+            model_cache=self._cache.model_cache_state,
         )
 
     def _opened(self, record: SessionRecord) -> SessionOpened:

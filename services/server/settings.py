@@ -24,6 +24,7 @@ from bus_schemas.quotas import QUOTAS
 from bus_schemas.subjects import node_id as derived_id
 from bus_schemas.subjects import token
 from scheduler.dispatch import POLICY_NAMES, STRICT, DispatchConfig
+from services.kit.at_rest import AT_REST_VARIABLE, read_key_wrap
 from services.kit.errors import SettingError
 from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, plain_allowed, server_context
 from services.kit.variables import integer, optional_integer
@@ -72,12 +73,20 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
     model_cache_dir: str = ""
     model_cache_bytes: int = 0
     tenant_model_cache_bytes: int = 0
+    at_rest_key_file: str = ""
     memory: MemorySettings = MemorySettings()
     staged_bytes: int = QUOTAS["staged_bytes"].limit
     tls_files: tuple[str, str] | None = None
     sandbox: bool = True
     user: tuple[int, int] | None = None
     limits: Limits = Limits()
+
+    @property
+    def model_cache_state(self) -> str:
+        """How the model cache is kept on disk: ``encrypted`` or ``not encrypted``; empty: there is none."""
+        if not self.model_cache_dir:
+            return ""
+        return "encrypted" if self.at_rest_key_file else "not encrypted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +122,7 @@ class Settings:
     tenant_model_cache_bytes: int = 0
     authentication: bool = False
     tls_files: tuple[str, str] | None = None
+    at_rest_key_file: str = ""
     sandbox: bool = True
     executor_user: tuple[int, int] | None = None
     limits: Limits = field(default_factory=Limits)
@@ -162,6 +172,7 @@ class Settings:
             tenant_messages_a_second=integer(env, "WOOLY_TENANT_MESSAGES_A_SECOND"),
             authentication=authentication,
             tls_files=_tls_files(env),
+            at_rest_key_file=_at_rest_key_file(env),
             sandbox=bool(integer(env, "WOOLY_SANDBOX")),
             executor_user=_executor_user(env),
             limits=Limits(
@@ -190,6 +201,7 @@ class Settings:
             model_cache_dir=str(self.data_dir / "model-cache") if self.model_cache_bytes else "",
             model_cache_bytes=self.model_cache_bytes,
             tenant_model_cache_bytes=self.tenant_model_cache_bytes,
+            at_rest_key_file=self.at_rest_key_file,
             memory=msgspec.structs.replace(self.memory, swap_dir=str(Path(self.memory.swap_dir) / f"gpu{gpu}")),
             staged_bytes=min(QUOTAS["staged_bytes"].limit, (_machine_mb() // 4) << 20),
             tls_files=self.tls_files,
@@ -236,6 +248,13 @@ def _on_stop(env: Mapping[str, str]) -> str:
     if choice not in ("keep", "end"):
         raise SettingError(f"WOOLY_ON_STOP={choice}: must be keep or end")
     return choice
+
+
+def _at_rest_key_file(env: Mapping[str, str]) -> str:
+    """The file of the key for data at rest, empty: none. Raises SettingError when it holds none."""
+    path = env.get(AT_REST_VARIABLE, "").strip()
+    read_key_wrap(path)
+    return path
 
 
 def _dispatch(env: Mapping[str, str]) -> DispatchConfig:

@@ -22,7 +22,10 @@ MIB = 1 << 20
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    with Node(tmp_path, WOOLY_DEDUP_TRUST="a,b", WOOLY_MODEL_CACHE_MB="24", WOOLY_DEVICE_VRAM_MB="512") as node:
+    key = tmp_path / "at-rest.key"
+    key.write_text("5a" * 32 + "\n")
+    caches = {"WOOLY_MODEL_CACHE_MB": "24", "WOOLY_AT_REST_KEY_FILE": str(key)}
+    with Node(tmp_path, WOOLY_DEDUP_TRUST="a,b", WOOLY_DEVICE_VRAM_MB="512", **caches) as node:
         yield node
 
 
@@ -73,6 +76,10 @@ def test_what_was_added_is_uploaded_without_bytes(node: Node, wooly: Wooly, tmp_
     assert added.stdout.startswith("base: 4 tensors")
     again = json.loads(wooly("model-cache", "add", "--source", "base.safetensors", "--json").stdout)
     assert again["sent_bytes"] < again["nbytes"] // 100
+    on_disk = b"".join(path.read_bytes() for path in chunk_files(node))
+    assert not [key for key, tensor in model.items() if tensor.numpy().tobytes()[:32] in on_disk], "it is encrypted"
+    states = {finding["name"]: finding["text"] for finding in json.loads(wooly("doctor", "--json").stdout)}
+    assert states["model cache"].startswith("encrypted on ")
     (entry,) = listed(wooly)
     assert (entry["name"], entry["tensors"], entry["nbytes"], entry["chunks"]) == ("base", 4, nbytes(model), 5)
     assert (entry["chunks_missing"], entry["holders"], entry["resident_bytes"]) == (0, 0, 0)

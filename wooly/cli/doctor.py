@@ -14,13 +14,14 @@ import subprocess
 import sys
 import time
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 import click
 
+from bus_schemas.session import NodeInfo
 from wooly.cli.bus import discover
 from wooly.cli.group import CommandError, echo
 from wooly.cli.login import described
@@ -155,11 +156,23 @@ def bus(config: Config) -> Iterator[Finding]:
         yield Finding("nodes", "fail", "the bus answers, but no node is on it", "start one with `wooly server`")
         return
     yield Finding("nodes", "ok", ", ".join(f"{node.name} ({seconds * 1e3:.0f} ms)" for node, seconds in found))
+    yield from model_caches([node for node, _ in found])
     if config.gpus:
         most = max(len(node.devices) for node, _ in found)
         wrong = [index for index in config.gpus if index >= most]
         if wrong:
             yield Finding("GPUS", "fail", f"names device {wrong[0]}, but no node has more than {most}", "correct GPUS")
+
+
+def model_caches(nodes: Sequence[NodeInfo]) -> Iterator[Finding]:
+    """How the nodes keep models on disk; nothing for nodes without a model cache."""
+    names: dict[str, list[str]] = {}
+    for node in nodes:
+        if node.model_cache:
+            names.setdefault(node.model_cache, []).append(node.name)
+    if names:
+        text = "; ".join(f"{state} on {', '.join(sorted(at))}" for state, at in sorted(names.items()))
+        yield Finding("model cache", "ok", f"{text} (WOOLY_AT_REST_KEY_FILE of a node switches encryption on)")
 
 
 def _without_password(url: str) -> str:

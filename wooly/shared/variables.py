@@ -232,6 +232,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "Disk space of the model cache for one tenant, or for one group of WOOLY_DEDUP_TRUST, in MB.",
     ),
     Variable(
+        "WOOLY_AT_REST_KEY_FILE", "path", "the model cache is not encrypted", _NODE,
+        "A file with the key (64 hexadecimal digits) that wraps the key of the encrypted model cache.",
+    ),
+    Variable(
         "WOOLY_WEBHOOK_PRIVATE", "0 or 1", "0", _CONTROLLER,
         "1 permits webhooks at private, link-local and loopback addresses. Tenants choose the addresses.",
     ),

@@ -19,6 +19,8 @@ import msgspec
 
 from jit.backends import create_engine
 from jit.errors import ToolchainError, UnknownBackend
+from services.kit.at_rest import read_key_wrap
+from services.kit.errors import SettingError
 from services.kit.log import get_logger, setup_logging
 from services.kit.tls import certified_context
 from services.server.executor.content import Content
@@ -53,7 +55,7 @@ def main() -> int:
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     log = get_logger()
-    tls = _tls(settings)  # the key's file is out of reach from here on, and there is no network for new sockets
+    tls, cache = _tls(settings), _model_cache(settings)  # the files of their keys are out of reach from here on, and so is the network
     try:
         commands, sockets = _open_sockets(settings)
     except OSError as error:
@@ -73,7 +75,6 @@ def main() -> int:
         log.error("no engine", backend=settings.backend, problem=str(error))
         return 2
     staging = Staging(settings.staged_bytes, engine.info.vram_bytes)
-    cache = _model_cache(settings)
     content = Content(staging, cache)
 
     def open_cache(name: str, token: str) -> CachePort | None:
@@ -84,7 +85,8 @@ def main() -> int:
         staging, content, sockets, settings.data_host_advertised, open_cache=open_cache, tls=tls, connections_max=_file_room() // 2
     )
     data_port.start()
-    log.info("executor ready", gpu=settings.gpu, backend=engine.info.backend, cores=engine.info.cores, sandbox=held)
+    kept = settings.model_cache_state if cache is not None else ""
+    log.info("executor ready", gpu=settings.gpu, backend=engine.info.backend, cores=engine.info.cores, sandbox=held, model_cache=kept)
     memory = DeviceMemory(engine, content, settings.memory)
     Executor(
         engine=engine, commands=commands, data_port=data_port, staging=staging, content=content, memory=memory, orphan_s=settings.orphan_s
@@ -149,8 +151,9 @@ def _model_cache(settings: ExecutorSettings) -> ModelCache | None:
     if not settings.model_cache_dir:
         return None
     try:
-        return ModelCache(Path(settings.model_cache_dir), settings.model_cache_bytes, settings.tenant_model_cache_bytes)
-    except OSError as error:
+        wrap = read_key_wrap(settings.at_rest_key_file)
+        return ModelCache(Path(settings.model_cache_dir), settings.model_cache_bytes, settings.tenant_model_cache_bytes, wrap)
+    except (OSError, SettingError) as error:
         get_logger().error("no model cache", folder=settings.model_cache_dir, problem=str(error))
         return None
 

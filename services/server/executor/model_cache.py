@@ -1,9 +1,12 @@
 """Models on disk: chunks by content, and the lists that say what they are; and the requests of a client that has the cache's door. Survives
 the node; nothing read from it is believed unchecked.
 
-    key                          32 random bytes: names of files are keyed hashes of (domain, content): nothing leaks across domains
+    key                          32 random bytes, wrapped if the node has a key for data at rest: names of files are keyed hashes of
+                                 (domain, content): nothing leaks across domains
     chunks/ab/cdef...            one chunk, of one domain
-    models/<domain>/<name>       blake3 of the rest, then domain and ModelManifest
+    models/<domain>/<name>       keyed hash of the rest, then domain and ModelManifest
+
+With a wrapped key, chunks and models are encrypted (``services.kit.at_rest``) under a key of their domain that is derived from it.
 
 Used by the data ports' threads of all executors of a node, and by the server for the key: files appear whole (written beside, then
 renamed), and what changes lists holds the lock file.
@@ -27,6 +30,7 @@ from bus_schemas.batch import LIMITS
 from bus_schemas.dataport import Answer, Denied, Forget, Forgotten, Had, Have, Keep, Kept, Listed, Models, Request, Stored
 from bus_schemas.model_cache import ModelManifest, ModelStatus, check_model_name, decode_manifest
 from bus_schemas.quotas import COUNT_RETRY_MS, Excess
+from services.kit.at_rest import CIPHER_BYTES, KeyWrap, crypt
 from services.kit.log import get_logger
 from services.server.executor.content import Content
 from services.server.model_cache_door import cache_key
@@ -55,10 +59,10 @@ class CacheError(Exception):
 
 
 class ModelCache:
-    """``bytes_max`` bounds the chunks of all domains together, ``domain_bytes_max`` those of each (0: ``bytes_max``). Raises OSError when
-    the folder cannot be used."""
+    """``bytes_max`` bounds the chunks of all domains together, ``domain_bytes_max`` those of each (0: ``bytes_max``). ``wrap``: wraps the
+    key under which they are encrypted, None: they are not. Raises OSError when the folder cannot be used."""
 
-    def __init__(self, folder: Path, bytes_max: int, domain_bytes_max: int = 0) -> None:
+    def __init__(self, folder: Path, bytes_max: int, domain_bytes_max: int = 0, wrap: KeyWrap | None = None) -> None:
         self._folder = folder
         self.bytes_max = bytes_max
         self._domain_bytes_max = domain_bytes_max or bytes_max
@@ -66,7 +70,8 @@ class ModelCache:
         self._kept_bytes: dict[str, dict[bytes, int]] = {}
         #: of (domain, digest): chunks that this process has put and that no model has yet
         self._loose_bytes: dict[tuple[str, bytes], int] = {}
-        self.key = cache_key(folder)
+        self.key = cache_key(folder, wrap)
+        self._encrypted = wrap is not None
         self._chunks = folder / "chunks"
         self._models = folder / "models"
         for made in (self._chunks, self._models):
@@ -90,7 +95,9 @@ class ModelCache:
                 read = file.readinto(data)
         except OSError:
             return None
-        if read == len(data) and blake3(data).digest() == digest:
+        whole = read == len(data)
+        data = self._crypt(self._domain_name(domain), self._hash(b"chunk", domain, digest), data)
+        if whole and blake3(data).digest() == digest:
             return data
         self._log.warning("a chunk of the model cache is damaged, removed", file=str(path))
         with contextlib.suppress(OSError):
@@ -114,7 +121,7 @@ class ModelCache:
         if loose and used_bytes + len(chunk) > self._domain_bytes_max:
             excess = Excess("stored_bytes", self._domain_bytes_max, used_bytes, COUNT_RETRY_MS)
             raise CacheError(excess.sentence(domain))
-        _write(path, chunk)
+        _write(path, self._crypt(self._domain_name(domain), self._hash(b"chunk", domain, digest), chunk))
         self._damaged.discard(path)
         self.used_bytes += len(chunk)
         if loose:
@@ -162,8 +169,9 @@ class ModelCache:
                 self._check(domain, tensor.name, tensor.nbytes, tensor.chunks)
             path = self._model_path(domain, manifest.name)
             old = self._read(path)
-            data = _encode(_Stored(domain, manifest))
-            _write(path, blake3(data).digest() + data)
+            data = bytearray(_encode(_Stored(domain, manifest)))
+            tag = blake3(data, key=self._data_key(path.parent.name)).digest()
+            _write(path, tag + self._crypt(path.parent.name, tag, data))
             self._kept_bytes.pop(domain, None)
             for digest in _digests(manifest):
                 self._loose_bytes.pop((domain, digest), None)
@@ -248,10 +256,12 @@ class ModelCache:
     def _stored(self, path: Path) -> _Stored | None:
         """What a file of ``models`` says, None when there is none or it is damaged."""
         try:
-            data = path.read_bytes()
-            if blake3(data[_DIGEST_BYTES:]).digest() != data[:_DIGEST_BYTES]:
+            found = bytearray(path.read_bytes())
+            tag = bytes(found[:_DIGEST_BYTES])
+            data = self._crypt(path.parent.name, tag, found[_DIGEST_BYTES:]) if len(found) > _DIGEST_BYTES else bytearray()
+            if blake3(data, key=self._data_key(path.parent.name)).digest() != tag:
                 raise ValueError("it does not match its digest")
-            return _stored.decode(data[_DIGEST_BYTES:])
+            return _stored.decode(data)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, msgspec.DecodeError) as error:
@@ -259,15 +269,31 @@ class ModelCache:
             return None
 
     def _chunk_path(self, domain: str, digest: bytes) -> Path:
-        name = self._name(b"chunk", domain, digest)
+        name = self._hash(b"chunk", domain, digest).hex()
         return self._chunks / name[:2] / name[2:]
 
     def _model_path(self, domain: str, name: str) -> Path:
-        return self._models / self._name(b"domain", domain, b"") / self._name(b"model", domain, name.encode())
+        return self._models / self._domain_name(domain) / self._hash(b"model", domain, name.encode()).hex()
 
-    def _name(self, kind: bytes, domain: str, rest: bytes) -> str:
+    def _domain_name(self, domain: str) -> str:
+        return self._hash(b"domain", domain, b"").hex()
+
+    def _data_key(self, domain_name: str) -> bytes:
+        """Of a domain; from its folder's name, so that models can be read before it is known whose they are."""
+        return self._hash(b"data", domain_name, b"")
+
+    def _crypt(self, domain_name: str, name: bytes, data: bytearray) -> bytearray:
+        """Encrypt or decrypt what has this name, a keyed hash of it; the same bytes when the cache is not encrypted."""
+        if not self._encrypted:
+            return data
+        out = bytearray(len(data) + CIPHER_BYTES)
+        crypt(self._data_key(domain_name), name, data, out)
+        del out[len(data) :]
+        return out
+
+    def _hash(self, kind: bytes, domain: str, rest: bytes) -> bytes:
         whose = domain.encode()
-        return blake3(bytes([len(kind)]) + kind + len(whose).to_bytes(4, "little") + whose + rest, key=self.key).hexdigest()
+        return blake3(bytes([len(kind)]) + kind + len(whose).to_bytes(4, "little") + whose + rest, key=self.key).digest()
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -24,8 +24,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 from blake3 import blake3
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from services.kit.at_rest import CIPHER_BYTES, crypt
 from services.server.executor.errors import SwapAway, SwapCorrupt, SwapFull
 
 __all__ = ["CHUNK_BYTES", "DiskTier", "Kept", "SwapStore"]
@@ -37,9 +37,6 @@ _DIRECT_BYTES_MIN: Final = 1 << 20
 """Smaller chunks wait for the medium longer than the cache costs."""
 _BLOCK_BYTES: Final = 4096
 """What goes past the cache begins and ends at multiples of this, in the file and in memory."""
-
-_CIPHER_BYTES: Final = 16
-"""A block of the cipher."""
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -130,7 +127,7 @@ class DiskTier:
     def _pour(self, file: int, name: bytes, data: Bytes, direct: bool) -> bool:
         """All of ``data``, encrypted, into an empty file."""
         room = self._room(data.nbytes)
-        self._crypt(name, data, room)
+        crypt(self._key, name, data.data, room.data)
         view = room.data[: -(-data.nbytes // _BLOCK_BYTES) * _BLOCK_BYTES if direct else data.nbytes]
         while view:
             view = view[os.write(file, view) :]
@@ -147,19 +144,15 @@ class DiskTier:
             if not got:
                 return False
             at += got
-        if self._plain.nbytes < into.nbytes + _CIPHER_BYTES:
-            self._plain = np.empty(into.nbytes + _CIPHER_BYTES, np.uint8)
-        self._crypt(name, room[: into.nbytes], self._plain)
+        if self._plain.nbytes < into.nbytes + CIPHER_BYTES:
+            self._plain = np.empty(into.nbytes + CIPHER_BYTES, np.uint8)
+        crypt(self._key, name, room[: into.nbytes].data, self._plain.data)
         into[:] = self._plain[: into.nbytes]
         return True
 
-    def _crypt(self, name: bytes, source: Bytes, target: Bytes) -> None:
-        """Encrypt or decrypt a chunk: in counter mode that is the same. ``target`` is larger by ``_CIPHER_BYTES`` at least."""
-        Cipher(algorithms.AES(self._key), modes.CTR(name[:_CIPHER_BYTES])).encryptor().update_into(source.data, target.data)
-
     def _room(self, nbytes: int) -> Bytes:
-        """Memory at and of multiples of a block, for so many bytes and ``_CIPHER_BYTES``."""
-        room = -(-(nbytes + _CIPHER_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES
+        """Memory at and of multiples of a block, for so many bytes and ``CIPHER_BYTES``."""
+        room = -(-(nbytes + CIPHER_BYTES) // _BLOCK_BYTES) * _BLOCK_BYTES
         if self._aside.nbytes < room:
             self._aside = _aligned(room)
         return self._aside[:room]

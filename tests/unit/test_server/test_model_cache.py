@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 
 import pytest
+import structlog
 from blake3 import blake3
 
 from bus_schemas.batch import LIMITS
 from bus_schemas.dataport import Denied, Forget, Forgotten, Get, Had, Have, Keep, Kept, Listed, Models
 from bus_schemas.model_cache import ModelManifest, ModelTensor, OpenModelCache, encode_manifest
+from services.kit.at_rest import FileKeyWrap
 from services.server.executor.content import Content
 from services.server.executor.model_cache import CacheError, CachePort, ModelCache
 from services.server.executor.staging import Staging
@@ -124,6 +126,59 @@ def test_chunks_of_an_add_that_was_cut_off_go(cache: ModelCache, tmp_path: Path)
     again = ModelCache(tmp_path, 16 * MIB)
     assert sorted(path.read_bytes() for path in files(tmp_path)) == [b"x" * 100, b"young"]
     assert again.used_bytes == 105
+
+
+def bytes_on_disk(folder: Path) -> bytes:
+    return b"".join(bytes(path) + path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_an_encrypted_cache_shows_neither_content_nor_names_nor_keys(tmp_path: Path) -> None:
+    wrap = FileKeyWrap(bytes(32))
+    cache = ModelCache(tmp_path, 16 * MIB, wrap=wrap)
+    tensors = {"layer.weight": b"x" * (LIMITS.chunk_bytes + 1), "layer.bias": b"y" * 100}
+    for domain in ("tenant anna", "tenant bert"):
+        add(cache, domain, "base", **tensors)
+    disk = bytes_on_disk(tmp_path)
+    known = [blake3(data).digest() for data in tensors.values()]
+    for secret in (b"x" * 32, b"y" * 32, b"layer", b"base", b"anna", cache.key, *known, *(digest.hex().encode() for digest in known)):
+        assert secret not in disk
+    contents = [path.read_bytes() for path in files(tmp_path)]
+    assert sorted(map(len, contents)) == [1, 1, 100, 100, LIMITS.chunk_bytes, LIMITS.chunk_bytes]
+    large = [data for data in contents if len(data) > 1]
+    assert len(set(large)) == 4, "each domain has a key of its own"
+
+    again = ModelCache(tmp_path, 16 * MIB, wrap=wrap)
+    assert again.models("tenant anna") == [manifest("base", **tensors)]
+    assert again.chunk("tenant anna", name(b"y" * 100)) == b"y" * 100
+    assert again.chunk("tenant anna", name(b"x" * LIMITS.chunk_bytes)) == b"x" * LIMITS.chunk_bytes
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path.name != "key" and path.stat().st_size:
+            data = bytearray(path.read_bytes())
+            data[-1] ^= 1
+            path.write_bytes(data)
+    assert again.chunk("tenant anna", name(b"y" * 100)) is None
+    assert again.models("tenant bert") == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(bytes(32), b"k" * 32), (None, bytes(32))])
+def test_a_cache_under_another_key_is_emptied_and_says_so(before: bytes | None, after: bytes, tmp_path: Path) -> None:
+    add(ModelCache(tmp_path, MIB, wrap=FileKeyWrap(before) if before else None), "a", "base", x=b"x" * 100)
+    (model,) = (path for path in (tmp_path / "models").rglob("*") if path.is_file())
+    with structlog.testing.capture_logs() as logs:
+        cache = ModelCache(tmp_path, MIB, wrap=FileKeyWrap(after))
+    (line,) = logs
+    assert (line["models"], line["chunks"], line["log_level"]) == ([str(model.relative_to(tmp_path))], 1, "warning")
+    assert (cache.models("a"), cache.used_bytes, files(tmp_path)) == ([], 0, [])
+    add(cache, "a", "base", x=b"x" * 100)
+    assert ModelCache(tmp_path, MIB, wrap=FileKeyWrap(after)).models("a") == [manifest("base", x=b"x" * 100)]
+
+
+def test_an_encrypted_cache_is_left_as_it_is_without_its_key(tmp_path: Path) -> None:
+    wrap = FileKeyWrap(bytes(32))
+    add(ModelCache(tmp_path, MIB, wrap=wrap), "a", "base", x=b"x" * 100)
+    with pytest.raises(OSError, match="WOOLY_AT_REST_KEY_FILE"):
+        ModelCache(tmp_path, MIB)
+    assert len(ModelCache(tmp_path, MIB, wrap=wrap).models("a")) == 1
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

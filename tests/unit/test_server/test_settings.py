@@ -76,6 +76,9 @@ def test_socket_paths_fit_the_kernel_however_deep_the_folder(tmp_path: Path) -> 
         ("WOOLY_MODEL_CACHE_MB", "-1"),
         ("WOOLY_EXECUTOR_PROCESSES", "-1"),
         pytest.param("WOOLY_EXECUTOR_USER", "no-such-user", marks=as_root),
+        ("WOOLY_AT_REST_KEY_FILE", "/absent"),
+        ("WOOLY_AT_REST_KEY_FILE", "/dev/null"),
+        ("WOOLY_AT_REST_KEY_FILE", __file__),
     ],
 )
 def test_bad_values_are_named(key: str, value: str) -> None:
