@@ -295,7 +295,8 @@ class GroupChanged(msgspec.Struct, array_like=True, frozen=True, tag="group.chan
 
 
 class TenantChanged(msgspec.Struct, array_like=True, frozen=True, tag="tenant.changed.v1"):
-    """The new state of a tenant. ``disabled``: its keys and users are refused."""
+    """The new state of a tenant. ``disabled``: its keys and users are refused. ``title``: as all personal fields of access events encrypted
+    under a key that can be destroyed (``services.controller.personal``)."""
 
     at_ns: int
     tenant: str
@@ -307,7 +308,7 @@ class UserChanged(msgspec.Struct, array_like=True, frozen=True, tag="user.change
     """The new state of a user. ``tenant``: empty for users of the whole cluster. ``role``: admin, operator, member or viewer.
     ``password_hash``: argon2id as a PHC string; empty: no password (keys only). ``oidc_name``: the claim by which the OpenID Connect
     provider names the user at the first login through it; empty: no such login. ``oidc_subject``: issuer and subject of that login,
-    separated by a space; empty: there was none yet."""
+    separated by a space; empty: there was none yet. These two and ``title`` are encrypted."""
 
     at_ns: int
     user: str
@@ -321,10 +322,10 @@ class UserChanged(msgspec.Struct, array_like=True, frozen=True, tag="user.change
 
 
 class KeyIssued(msgspec.Struct, array_like=True, frozen=True, tag="key.issued.v1"):
-    """An API key, without its secret. ``role``: as for a user, or ``node`` (then ``node`` is the only node that may use it) or ``service``.
-    ``secret_hash``: argon2id, PHC string. ``scopes``: restrict the role's permissions; empty: all. ``expires_ns`` 0: never. Of a node's
-    key, ``groups``: those that the node may name when it registers, None: any; ``device_cores`` and ``device_mb``: the most cores and
-    memory (MiB) that a device of it may have, 0: any."""
+    """An API key, without its secret. ``title`` is encrypted if a user or tenant has the key. ``role``: as for a user, or ``node`` (then
+    ``node`` is the only node that may use it) or ``service``. ``secret_hash``: argon2id, PHC string. ``scopes``: restrict the role's
+    permissions; empty: all. ``expires_ns`` 0: never. Of a node's key, ``groups``: those that the node may name when it registers, None:
+    any; ``device_cores`` and ``device_mb``: the most cores and memory (MiB) that a device of it may have, 0: any."""
 
     at_ns: int
     key: str

@@ -36,6 +36,7 @@ from services.controller.log_projection import LogProjection
 from services.controller.metrics import Gauges
 from services.controller.oidc import OidcProvider
 from services.controller.parts import Parts
+from services.controller.personal import PersonalKeys
 from services.controller.placer import Placer
 from services.controller.reconciler import Reconciler
 from services.controller.run_book import BudgetCrossings
@@ -52,6 +53,7 @@ from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import Access, hosts_of, open_access
 from services.kit.access.tokens import parse_key
+from services.kit.at_rest import AT_REST_VARIABLE, read_key_wrap
 from services.kit.bus import Bus, connect
 from services.kit.credentials import file_text
 from services.kit.errors import SettingError
@@ -150,8 +152,10 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await bus.ensure_streams()
         store = await open_store(bus, settings.etcd_url)
         stack.push_async_callback(store.close)
+        personal = await stack.enter_async_context(PersonalKeys(bus, read_key_wrap(os.environ.get(AT_REST_VARIABLE, "").strip())))
         projection = LogProjection(bus)
-        projection.also(AccessView)
+        projection.also(AccessView, lambda: AccessView(personal.opened))
+        personal.on_change = lambda owner: projection.fold(AccessView).reopen(owner)
         projection.also(TierBook)
         projection.also(PriceBook)
         projection.also(BudgetCrossings)
@@ -166,7 +170,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
             pages=True,
         )
         stack.callback(access.close)
-        writer = Writer(bus, projection)
+        writer = Writer(bus, projection, personal)
         gauges = Gauges(bus)
         placer = Placer(projection, writer)
         tasks = TaskActions(projection, writer, placer)

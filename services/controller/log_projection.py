@@ -100,6 +100,7 @@ class LogProjection(Projection):
         self._listeners: list[Callable[[int, Event], None]] = []
         self._live_from = 0
         self._folds: dict[type[Any], Fold] = {}
+        self._makers: dict[type[Any], Callable[[], Fold]] = {}
         #: its ``position`` is of the last message about placement
         self.view = ClusterView()
         self.turns = Turns()
@@ -115,9 +116,10 @@ class LogProjection(Projection):
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         await self.stop()
 
-    def also(self, kind: type[F]) -> None:
-        """Keep a view of this kind as well, from the first event on. Before the block is entered."""
-        self._folds[kind] = kind()
+    def also(self, kind: type[F], make: Callable[[], F] | None = None) -> None:
+        """Keep a view of this kind as well, from the first event on; ``make`` makes an empty one. Before the block is entered."""
+        self._makers[kind] = make or kind
+        self._folds[kind] = self._makers[kind]()
 
     def fold(self, kind: type[F]) -> F:
         """The current view of this kind; ask again each time: it is replaced when the broker loses the tail of the log."""
@@ -147,7 +149,7 @@ class LogProjection(Projection):
 
     def start_over(self) -> None:
         self.view = ClusterView()
-        self._folds = {kind: kind() for kind in self._folds}
+        self._folds = {kind: make() for kind, make in self._makers.items()}
         self.turns = Turns()
         self.access_position = 0
         self.subject_positions.clear()

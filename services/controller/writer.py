@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from bus_schemas.events import Event
 from bus_schemas.subjects import event_subject
 from services.controller.log_projection import ACCESS, LogProjection
+from services.controller.personal import PersonalKeys
 from services.kit.access import AccessView
+from services.kit.bus import Bus
 from services.kit.errors import Conflict
 from services.kit.projection import FactWriter
 
@@ -17,6 +19,10 @@ __all__ = ["Writer"]
 class Writer(FactWriter[LogProjection]):
     """Its methods raise kit.errors.Conflict when the log has moved on, BusUnavailable or BusRefused when it cannot be written; they return
     the position once the projection shows the fact."""
+
+    def __init__(self, bus: Bus, projection: LogProjection, personal: PersonalKeys) -> None:
+        super().__init__(bus, projection)
+        self._personal = personal
 
     async def append(self, area: str, entity: str, events: Sequence[Event]) -> int:
         """Append to the subject of ``entity`` if its last fact is the one the projection knows. An ActionTaken goes behind the facts it
@@ -54,8 +60,14 @@ class Writer(FactWriter[LogProjection]):
 
     async def append_access(self, entity: str, events: Sequence[Event], after: int) -> int:
         """Append facts about a tenant, user or key if ``after`` is the position of the last one about any of them: so what must be true of
-        all together is decided on all of them."""
-        return await self.write(event_subject("access", entity), events, after=after, among=ACCESS + "*")
+        all together is decided on all of them. Personal fields are encrypted."""
+        sealed = await self._personal.sealed(events)
+        return await self.write(event_subject("access", entity), sealed, after=after, among=ACCESS + "*")
+
+    async def erase(self, owners: Iterable[str]) -> None:
+        """Destroy the keys of the personal fields of these, each ``user.ID`` or ``tenant.ID``."""
+        for owner in owners:
+            await self._personal.destroy(owner)
 
     async def append_always(self, area: str, entity: str, events: Sequence[Event]) -> int:
         """Append facts that depend on nothing."""

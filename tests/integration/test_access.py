@@ -20,6 +20,7 @@ from bus_schemas.events import KeyIssued, KeyRevoked, UserChanged
 from services.controller.actions.access import AccessLog, Change, UserActions
 from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
+from services.controller.personal import PersonalKeys
 from services.controller.writer import Writer
 from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access, shared_secrets
@@ -260,8 +261,8 @@ def test_a_key_makes_no_other_in_its_last_moment(tmp_path: Path) -> None:
     async def race(bus: Bus) -> None:
         projection = LogProjection(bus)
         projection.also(AccessView)
-        async with projection:
-            writer = Writer(bus, projection)
+        async with projection, PersonalKeys(bus, None) as personal:
+            writer = Writer(bus, projection, personal)
             access = Access(on=True, view=lambda: projection.fold(AccessView), secrets=lambda: [b"s" * 32])
             maker, made = make_key().id, make_key().id
             await writer.append_access(maker, [KeyIssued(1, maker, "", "", "admin", "")], 0)
@@ -294,8 +295,11 @@ def test_a_password_that_was_changed_meanwhile_is_not_changed_again(tmp_path: Pa
     async def race(bus: Bus) -> None:
         projection = LogProjection(bus)
         projection.also(AccessView)
-        async with projection:
-            writer, access = Writer(bus, projection), Access(on=True, view=lambda: projection.fold(AccessView), secrets=lambda: [b"s" * 32])
+        async with projection, PersonalKeys(bus, None) as personal:
+            writer, access = (
+                Writer(bus, projection, personal),
+                Access(on=True, view=lambda: projection.fold(AccessView), secrets=lambda: [b"s" * 32]),
+            )
             old, safe = await access.checker.hash_password(PASSWORD), await access.checker.hash_password(f"safe {PASSWORD}")
             await writer.append_access("anna", [UserChanged(1, "anna", "acme", "member", old)], 0)
             hashing = access.checker.hash_password

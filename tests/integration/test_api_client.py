@@ -157,6 +157,9 @@ def use(client: Client) -> None:
     assert client.keys(tenant="initech", user="peter").items[0].expires_at is not None
     assert client.create_key(role="node", node="node-a").node == "node-a"
     assert client.revoke_key(key.id).state == "revoked"
+    erased = client.erase_user("peter")
+    assert (erased.title, erased.oidc_name, erased.disabled) == ("", None, True)
+    assert client.erase_tenant("initech").disabled
     hour = datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1)
     done = client.audit(action="key.write", tenant="initech", target=key.id, after=hour[0], before=hour[1], limit=1, offset=0)
     assert done.total == 2 and done.items[0].source is not None

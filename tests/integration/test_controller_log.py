@@ -17,6 +17,7 @@ from bus_schemas.events import ActionTaken, NodeLost, SessionClosedFact, Session
 from bus_schemas.telemetry import Telemetry
 from scheduler.placement import ClusterView, check_recorded
 from services.controller.log_projection import LogProjection
+from services.controller.personal import PersonalKeys
 from services.controller.placer import Placer
 from services.controller.store.etcd import EtcdStore
 from services.controller.writer import Writer
@@ -392,11 +393,11 @@ def test_a_task_that_is_in_the_log_and_cannot_be_read_yet_is_not_answered(tmp_pa
     async def submitted(url: str) -> None:
         bus = await connect(url, name="controller")
         await bus.ensure_streams()
-        async with LogProjection(bus) as projection:
+        async with LogProjection(bus) as projection, PersonalKeys(bus, None) as personal:
             await projection._follower.stop()
             await bus.publish_events("task", "t", [task])
             with pytest.raises(BusUnavailable, match="try again"):
-                await Placer(projection, Writer(bus, projection)).submit(task, ActionTaken(1, "u", "acme", "task.submit", "t"))
+                await Placer(projection, Writer(bus, projection, personal)).submit(task, ActionTaken(1, "u", "acme", "task.submit", "t"))
         await bus.close()
 
     nats = NatsServer(tmp_path, sync_always=False)

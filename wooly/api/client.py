@@ -372,6 +372,10 @@ class Client:
     def change_tenant(self, tenant: str, *, title: str | UnsetType = UNSET, disabled: bool | UnsetType = UNSET) -> Tenant:
         return self._send("PATCH", f"tenants/{_part(tenant)}", Tenant, {"title": title, "disabled": disabled})
 
+    def erase_tenant(self, tenant: str) -> Tenant:
+        """Disable it, and make the names and identities of the tenant and its users unreadable for good."""
+        return self._send("POST", f"tenants/{_part(tenant)}/erase", Tenant)
+
     def users(self, *, tenant: str | None = None) -> Page[User]:
         return self._get("users", Page[User], tenant=tenant)
 
@@ -395,6 +399,10 @@ class Client:
     ) -> User:
         body = {"role": role, "tenant": tenant, "title": title, "disabled": disabled, "password": password, "oidc_name": oidc_name}
         return self._send("PATCH", f"users/{_part(user)}", User, body)
+
+    def erase_user(self, user: str) -> User:
+        """Disable the user, and make name and identity unreadable for good."""
+        return self._send("POST", f"users/{_part(user)}/erase", User)
 
     def keys(self, *, tenant: str | None = None, user: str | None = None) -> Page[Key]:
         return self._get("keys", Page[Key], tenant=tenant, user=user)

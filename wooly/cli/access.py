@@ -113,9 +113,12 @@ def _base32(count: int) -> str:
     return base64.b32encode(secrets.token_bytes(count)).decode().rstrip("=").lower()
 
 
+_sure: Final = click.confirmation_option(prompt="This cannot be undone. Erase?")
+
+
 @click.group()
 def tenants() -> None:
-    """Tenants: list, create, disable, enable."""
+    """Tenants: list, create, disable, enable, erase."""
 
 
 @tenants.command("list")
@@ -162,9 +165,19 @@ def enable_tenant(controller: str, name: str) -> None:
     _tenant_state(controller, name, False)
 
 
+@tenants.command("erase")
+@controller_flag
+@click.argument("name")
+@_sure
+def erase_tenant(controller: str, name: str) -> None:
+    """Disable it, and make its title and its users' names and identities unreadable for good; what it used stays on the bill."""
+    erased = send_json("POST", controller, f"{_PATH}/tenants/{quote(name, safe='')}/erase", what=_WHAT)
+    echo(f"tenant {erased['id']} is disabled, its title and its users' names and identities are erased")
+
+
 @click.group()
 def users() -> None:
-    """Users: list, create, set, disable, enable."""
+    """Users: list, create, set, disable, enable, erase."""
 
 
 @users.command("list")
@@ -244,6 +257,16 @@ def disable_user(controller: str, name: str) -> None:
 def enable_user(controller: str, name: str) -> None:
     """Let a disabled user in again."""
     _user_state(controller, name, False)
+
+
+@users.command("erase")
+@controller_flag
+@click.argument("name")
+@_sure
+def erase_user(controller: str, name: str) -> None:
+    """Disable the user, and make name and identity unreadable for good."""
+    erased = send_json("POST", controller, f"{_PATH}/users/{quote(name, safe='')}/erase", what=_WHAT)
+    echo(f"user {erased['id']} is disabled, name and identity are erased")
 
 
 def _password() -> str:

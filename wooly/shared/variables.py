@@ -232,8 +232,8 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "Disk space of the model cache for one tenant, or for one group of WOOLY_DEDUP_TRUST, in MB.",
     ),
     Variable(
-        "WOOLY_AT_REST_KEY_FILE", "path", "the model cache is not encrypted", _NODE,
-        "A file with the key (64 hexadecimal digits) that wraps the key of the encrypted model cache.",
+        "WOOLY_AT_REST_KEY_FILE", "path", "the model cache is not encrypted, keys are not wrapped", ("node", "controller"),
+        "A file with the key (64 hexadecimal digits) that wraps the key of a node's model cache, or the controllers' keys of names.",
     ),
     Variable(
         "WOOLY_WEBHOOK_PRIVATE", "0 or 1", "0", _CONTROLLER,

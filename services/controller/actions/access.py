@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import takewhile
@@ -86,6 +86,10 @@ class AccessLog:
 
         await self._writer.change_access(events)
         return self.view
+
+    async def erase(self, owners: Sequence[str]) -> None:
+        """Destroy the keys of the personal fields of these, each ``user.ID`` or ``tenant.ID``. Raises BusUnavailable, BusRefused."""
+        await self._writer.erase(owners)
 
     async def record_refusals(self) -> None:
         """Append what was refused since the last call, one audit record a count. It is counted further when the log cannot be written."""
@@ -169,6 +173,20 @@ class TenantActions:
             return Change(new, "tenant.write", tenant, tenant, detail)
 
         return (await self._log.change(by, decide)).tenants[tenant]
+
+    async def erase(self, by: Caller, tenant: str) -> Tenant:
+        """Disable the tenant, and make the personal fields of the tenant and of its users unreadable in the whole log, for good. What it
+        used and owes stays. To be repeated when it fails."""
+        by.require("tenant.write")
+
+        def decide(view: AccessView) -> Change:
+            self.seen(by, tenant)
+            return Change(TenantChanged(time.time_ns(), tenant, disabled=True), "tenant.write", tenant, tenant, "erased")
+
+        view = await self._log.change(by, decide)
+        users = [name for name, user in view.users.items() if user.fact.tenant == tenant]
+        await self._log.erase([f"tenant.{tenant}", *(f"user.{name}" for name in users)])
+        return self._log.view.tenants[tenant]
 
 
 def visible_tenants(view: AccessView, by: Caller) -> list[Tenant]:
@@ -255,6 +273,21 @@ class UserActions:
 
         return (await self._log.change(by, decide)).users[user]
 
+    async def erase(self, by: Caller, user: str) -> User:
+        """Disable the user, and make the user's personal fields unreadable in the whole log, for good. To be repeated when it fails."""
+
+        def decide(view: AccessView) -> Change:
+            held = self.seen(by, user)
+            self._check_may(by, held)
+            fact = held.fact
+            return Change(
+                UserChanged(time.time_ns(), user, fact.tenant, fact.role, disabled=True), "user.write", user, fact.tenant, "erased"
+            )
+
+        await self._log.change(by, decide)
+        await self._log.erase([f"user.{user}"])
+        return self._log.view.users[user]
+
     async def change_own_password(self, by: Caller, old: str, new: str) -> User:
         """Raises Unauthenticated when ``old`` is not the password."""
         user = by.identity.name
@@ -287,7 +320,7 @@ class UserActions:
             if matching_user(view, subject, name) != user:
                 raise Unauthenticated("the user has changed meanwhile")
             fact = view.users[user].fact
-            return Change(replace(fact, at_ns=time.time_ns(), oidc_subject=subject), "identity.link", user, fact.tenant, subject)
+            return Change(replace(fact, at_ns=time.time_ns(), oidc_subject=subject), "identity.link", user, fact.tenant, "")
 
         return (await self._log.change(Caller(who, source), decide)).person(user)
 
@@ -347,7 +380,7 @@ def _what_changed(old: UserChanged, new: UserChanged) -> str:
         f"role {new.role}": old.role != new.role,
         "password": old.password_hash != new.password_hash,
         "title": old.title != new.title,
-        f"identity {new.oidc_name or '(none)'}": old.oidc_name != new.oidc_name,
+        f"identity {'set' if new.oidc_name else 'removed'}": old.oidc_name != new.oidc_name,
         "disabled" if new.disabled else "enabled": old.disabled != new.disabled,
     }
     return ", ".join(name for name, changed in changes.items() if changed)

@@ -115,6 +115,18 @@ async def quotas(request: Ask, tenant: str | None = None, limit: Limit = 1_000, 
     return {"items": [quota_answer(use) for use in shown], "total": total}
 
 
+@post(
+    "/api/v1/tenants/{tenant:str}/erase",
+    status_code=200,
+    summary="Disable a tenant and destroy the key of its and its users' personal fields",
+    action="tenant.write",
+    responses=problems(404, 409),
+)
+async def erase_tenant(request: Ask, tenant: TenantId) -> Json:
+    """Names and identities can never be read again, anywhere in the log. What the tenant used and owes stays. It cannot be undone."""
+    return tenant_answer(await parts_of(request).tenants.erase(caller_of(request), tenant))
+
+
 @get("/api/v1/users", summary="List the users that the caller may see", action="user.read", responses=problems())
 async def users(request: Ask, tenant: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
     parts = parts_of(request)
@@ -141,6 +153,18 @@ async def patch_user(request: Ask, user: UserId, data: UserBody, if_match: Revis
     """A new password ends the user's sessions. 409 also if this would lock out the last admin of the cluster."""
     values = values_of(UserValues, data)
     return user_answer(await parts_of(request).users.change(caller_of(request), user, values, revision=revision_of(if_match)))
+
+
+@post(
+    "/api/v1/users/{user:str}/erase",
+    status_code=200,
+    summary="Disable a user and destroy the key of the user's personal fields",
+    action="user.write",
+    responses=problems(404, 409),
+)
+async def erase_user(request: Ask, user: UserId) -> Json:
+    """Name and identity can never be read again, anywhere in the log. It cannot be undone."""
+    return user_answer(await parts_of(request).users.erase(caller_of(request), user))
 
 
 @get("/api/v1/keys", summary="List the caller's keys; for admins also those of others", action="key.read", responses=problems())
@@ -255,8 +279,8 @@ def _ns(name: str, text: str | None) -> int | None:
         raise Invalid(name, f"{text!r} is no time with a zone, such as 2030-01-31T12:00:00Z") from error
 
 
-TENANTS: Final = [tenants, tenant, post_tenant, patch_tenant, quotas]
-USERS: Final = [users, user, post_user, patch_user]
+TENANTS: Final = [tenants, tenant, post_tenant, patch_tenant, erase_tenant, quotas]
+USERS: Final = [users, user, post_user, patch_user, erase_user]
 KEYS: Final = [keys, key, post_key, delete_key]
 AUDIT: Final = [audit, audit_export]
 

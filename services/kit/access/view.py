@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from heapq import merge
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 import blake3
 
@@ -24,27 +24,44 @@ _SESSION_LIFE_NS: Final = 24 * 3_600 * 10**9
 """Longer than any session lives: an ended one is forgotten after it."""
 
 
+F = TypeVar("F", TenantChanged, UserChanged, KeyIssued)
+
+
+class Opened(Protocol):
+    """Decrypts the personal fields of a fact."""
+
+    def __call__(self, fact: F, /) -> F: ...
+
+
+def as_stored(fact: F) -> F:
+    """For services that show no personal fields: they stay encrypted."""
+    return fact
+
+
 @dataclass(frozen=True, slots=True)
 class Tenant:
     fact: TenantChanged
     position: int
+    stored: TenantChanged  #: as the log holds it
 
 
 @dataclass(frozen=True, slots=True)
 class User:
     fact: UserChanged
     position: int
+    stored: UserChanged  #: as the log holds it
 
     @property
     def stamp(self) -> str:
         """Changes with the password and the provider's identity, so that sessions begun with others end."""
-        return blake3.blake3(f"{self.fact.password_hash}{self.fact.oidc_subject}".encode()).hexdigest(8)
+        return blake3.blake3(f"{self.stored.password_hash}{self.stored.oidc_subject}".encode()).hexdigest(8)
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     fact: KeyIssued
     position: int
+    stored: KeyIssued  #: as the log holds it
     revoked_ns: int = 0
 
 
@@ -55,9 +72,10 @@ class Done:
 
 
 class AccessView:
-    """The projection of access events."""
+    """The projection of access events. ``opened`` decrypts personal fields, as far as their keys are there."""
 
-    def __init__(self) -> None:
+    def __init__(self, opened: Opened = as_stored) -> None:
+        self._opened = opened
         #: of the last event about access
         self.position = 0
         self.tenants: dict[str, Tenant] = {}
@@ -77,11 +95,13 @@ class AccessView:
                 self._end_session(event)
             return
         if isinstance(event, TenantChanged):
-            self.tenants[event.tenant] = Tenant(event, position)
+            self.tenants[event.tenant] = Tenant(self._opened(event), position, event)
         elif isinstance(event, UserChanged):
-            self.users[event.user] = User(event, position)
+            self.users[event.user] = User(self._opened(event), position, event)
         elif isinstance(event, KeyIssued):
-            self.keys.setdefault(event.key, Key(event, position))  # an id is given once; nothing brings a revoked one back
+            self.keys.setdefault(
+                event.key, Key(self._opened(event), position, event)
+            )  # an id is given once; nothing brings a revoked one back
         elif isinstance(event, KeyRevoked):
             known = self.keys.get(event.key)
             if known is not None and not known.revoked_ns:
@@ -89,6 +109,16 @@ class AccessView:
         else:
             return
         self.position = position
+
+    def reopen(self, owner: str) -> None:
+        """The key of the personal fields of ``tenant.ID`` or ``user.ID`` came, or was destroyed: read them again."""
+        kind, _, name = owner.partition(".")
+        if kind == "tenant" and name in self.tenants:
+            self.tenants[name] = replace(self.tenants[name], fact=self._opened(self.tenants[name].stored))
+        if kind == "user" and name in self.users:
+            self.users[name] = replace(self.users[name], fact=self._opened(self.users[name].stored))
+        for key in [key for key in self.keys.values() if name == (key.stored.tenant if kind == "tenant" else key.stored.user)]:
+            self.keys[key.stored.key] = replace(key, fact=self._opened(key.stored))
 
     def _end_session(self, event: ActionTaken) -> None:
         self._ended = {session: at_ns for session, at_ns in self._ended.items() if event.at_ns - at_ns < _SESSION_LIFE_NS}

@@ -38,7 +38,12 @@ def test_a_day_of_an_admin_and_of_a_member(wooly: Wooly, controller: str, tmp_pa
     assert "admin of the whole cluster" in wooly("login", stdin=ADMIN + "\n", **at).stdout
     assert stored.stat().st_mode & 0o777 == 0o600 and ADMIN in stored.read_text()
     assert wooly("tenants", "create", "acme", **at).returncode == 0
-    assert wooly("users", "create", "anna", "--tenant", "acme", "--password", stdin="correct horse battery\n", **at).returncode == 0
+    assert (
+        wooly(
+            "users", "create", "anna", "--tenant", "acme", "--title", "Anna Example", "--password", stdin="correct horse battery\n", **at
+        ).returncode
+        == 0
+    )
     made = wooly("keys", "create", "--user", "anna", "--scope", "read", "--days", "1", **at)
     key = made.stdout.strip()
     assert re.fullmatch(r"wk_[a-z2-7]{16}_[a-z2-7]{52}", key) and key not in made.stderr
@@ -60,6 +65,12 @@ def test_a_day_of_an_admin_and_of_a_member(wooly: Wooly, controller: str, tmp_pa
         assert said in wooly("tenants", state, "acme", **at).stdout and said in wooly("users", state, "anna", **at).stdout
     assert wooly("users", "set", "anna", "--role", "viewer", **at).stdout == "user anna: viewer of acme\n"
     assert wooly("users", "set", "anna", **at).returncode == 2
+    assert wooly("users", "erase", "anna", stdin="n\n", **at).returncode == 130
+    assert "Anna Example" in wooly("users", "list", **at).stdout
+    assert "erased" in wooly("users", "erase", "anna", "--yes", **at).stdout
+    assert "erased" in wooly("tenants", "erase", "acme", "--yes", **at).stdout
+    listed = json.loads(wooly("users", "list", "--json", **at).stdout)["items"]
+    assert [(user["id"], user["title"], user["disabled"]) for user in listed] == [("anna", "", True)]
     wrong = wooly("login", "--user", "anna", stdin="not this\n", **at)
     assert wrong.returncode == 2 and "does not let anna in" in wrong.stderr and ADMIN in stored.read_text()
 

@@ -1,0 +1,173 @@
+"""Personal fields of the event log: names and identities of users, titles of tenants and of keys. They are encrypted under a key of that
+user or tenant. Destroying the key erases them everywhere, while every byte of the log stays, and with it seals, bills and replays.
+
+The keys are in a bucket beside the log, where every controller finds them: ``$KV.wooly_personal.user.ID`` and ``.tenant.ID``. Each has 32
+random bytes, wrapped if the controllers have a key for data at rest. Fields are encrypted by AES-SIV, with the name of the field as
+associated data: equal text of one user gives equal bytes, so a fact that is written again unchanged is unchanged. A field without the mark
+of an encrypted one is plain text: of an earlier version, or of a key that belongs to neither a user nor a tenant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Final, Self, TypeVar, get_args
+
+import msgspec
+from blake3 import blake3
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+from bus_schemas.events import Event, KeyIssued, TenantChanged, UserChanged
+from services.kit.at_rest import AT_REST_VARIABLE, KeyWrap, WrongKey
+from services.kit.bus import Bus
+from services.kit.errors import Conflict, StartError
+
+__all__ = ["ERASED", "PersonalKeys"]
+
+ERASED: Final = "(erased)"
+"""Shown for a title that can no longer be read."""
+_BUCKET: Final = "wooly_personal"
+_STREAM: Final = f"KV_{_BUCKET}"
+_ROOT: Final = f"$KV.{_BUCKET}."
+_MARK: Final = "\x1fenc."
+"""Begins an encrypted field. REST refuses control characters in what callers write."""
+_CONTEXT: Final = "wooly 2026 personal fields"
+_START_S: Final = 30.0
+_KEY_BYTES: Final = 32
+
+_Personal = TenantChanged | UserChanged | KeyIssued
+P = TypeVar("P", TenantChanged, UserChanged, KeyIssued)
+
+
+class PersonalKeys:
+    """``async with PersonalKeys(bus, wrap)`` returns once all keys are read. Raises StartError when they are wrapped under another key."""
+
+    def __init__(self, bus: Bus, wrap: KeyWrap | None) -> None:
+        self._bus = bus
+        self._wrap = wrap
+        self._ciphers: dict[str, AESSIV] = {}
+        #: position of each owner's key, or of the mark of its destruction, in the bucket
+        self._positions: dict[str, int] = {}
+        self._failure: StartError | None = None
+        #: called with an owner whose key came or was destroyed
+        self.on_change: Callable[[str], None] = lambda owner: None
+
+    async def __aenter__(self) -> Self:
+        await self._bus.ensure_stream(
+            {
+                "name": _STREAM,
+                "subjects": [f"{_ROOT}>"],
+                "storage": "file",
+                "max_msgs_per_subject": 1,
+                "discard": "new",
+                "allow_rollup_hdrs": True,
+                "allow_direct": True,
+            }
+        )
+        self._follower = self._bus.follow(_STREAM, 1, self._on_key)
+        await self._follower.start()
+        async with asyncio.timeout(_START_S):
+            await self._follower.current.wait()
+        if self._failure is not None:
+            await self._follower.stop()
+            raise self._failure
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._follower.stop()
+
+    def opened(self, fact: P) -> P:
+        """``fact`` with its personal fields in plain text; what cannot be read is ``ERASED``, and of an identity empty."""
+        found = {field: self._opened(fact, field, getattr(fact, field)) for field in _fields(fact) if _is_sealed(getattr(fact, field))}
+        return msgspec.structs.replace(fact, **found) if found else fact
+
+    async def sealed(self, events: Sequence[Event]) -> list[Event]:
+        """``events`` with their personal fields encrypted, under new keys where there are none. Raises BusUnavailable, BusRefused."""
+        out = []
+        for event in events:
+            if isinstance(event, get_args(_Personal)):
+                event = await self._sealed(event)
+            out.append(event)
+        return out
+
+    async def destroy(self, owner: str) -> None:
+        """Destroy the key of ``user.ID`` or ``tenant.ID``: the bus overwrites it on its disk. Raises BusUnavailable, BusRefused."""
+        held = await self._bus.message(_STREAM, last_by_subj=_ROOT + owner)
+        if held is not None and held[1]:
+            await self._bus.js_api(f"STREAM.MSG.DELETE.{_STREAM}", {"seq": held[0]})
+        # Other controllers forget the key when this comes.
+        self._on_key(await self._bus.publish_acked(_ROOT + owner, b""), _ROOT + owner, b"")
+
+    def _on_key(self, position: int, subject: str, data: bytes) -> None:
+        owner = subject.removeprefix(_ROOT)
+        if position <= self._positions.get(owner, 0):
+            return
+        self._positions[owner] = position
+        self._ciphers.pop(owner, None)
+        if data:
+            try:
+                self._ciphers[owner] = AESSIV(blake3(self._unwrapped(data), derive_key_context=_CONTEXT).digest(64))
+            except WrongKey as error:
+                self._failure = StartError(f"the key of {owner} in {_STREAM} cannot be read: {error}")
+        self.on_change(owner)
+
+    def _unwrapped(self, data: bytes) -> bytes:
+        """Raises WrongKey. A key that was made before the controllers had a key for data at rest is as it was."""
+        if len(data) == _KEY_BYTES:
+            return data
+        if self._wrap is None:
+            raise WrongKey(f"it is wrapped, and {AT_REST_VARIABLE} is not set")
+        return self._wrap.unwrap(data)
+
+    async def _sealed(self, fact: P) -> P:
+        owner, texts = _owner(fact), {field: text for field in _fields(fact) if (text := getattr(fact, field)) and not _is_sealed(text)}
+        if not owner or not texts:
+            return fact
+        while owner not in self._ciphers:
+            await self._create(owner)
+        cipher = self._ciphers[owner]
+        sealed = {field: cipher.encrypt(text.encode(), [_data(fact, field)]) for field, text in texts.items()}
+        return msgspec.structs.replace(fact, **{field: _MARK + base64.b64encode(data).decode() for field, data in sealed.items()})
+
+    async def _create(self, owner: str) -> None:
+        key = secrets.token_bytes(_KEY_BYTES)
+        data = key if self._wrap is None else self._wrap.wrap(key)
+        try:
+            position = await self._bus.publish_acked(_ROOT + owner, data, expect_last_on_subject=self._positions.get(owner, 0))
+        except Conflict:  # another controller made it at the same moment
+            found = await self._bus.message(_STREAM, last_by_subj=_ROOT + owner)
+            if found is None:  # or is destroying it
+                self._positions.pop(owner, None)
+                return
+            position, data = found
+        self._on_key(position, _ROOT + owner, data)
+
+    def _opened(self, fact: _Personal, field: str, text: str) -> str:
+        cipher = self._ciphers.get(_owner(fact))
+        if cipher is not None:
+            try:
+                return cipher.decrypt(base64.b64decode(text.removeprefix(_MARK)), [_data(fact, field)]).decode()
+            except (InvalidTag, ValueError):
+                pass
+        return ERASED if field == "title" else ""
+
+
+def _fields(fact: _Personal) -> tuple[str, ...]:
+    return ("title", "oidc_name", "oidc_subject") if isinstance(fact, UserChanged) else ("title",)
+
+
+def _owner(fact: _Personal) -> str:
+    """Under whose key the fields are; empty: they stay as they are."""
+    user = "" if isinstance(fact, TenantChanged) else fact.user
+    return f"user.{user}" if user else f"tenant.{fact.tenant}" if fact.tenant else ""
+
+
+def _is_sealed(text: str) -> bool:
+    return text.startswith(_MARK)
+
+
+def _data(fact: _Personal, field: str) -> bytes:
+    return f"{type(fact).__name__}.{field}".encode()
