@@ -138,6 +138,7 @@ fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends agai
 	$(BIN)/python -m tests.property.fuzz_kernels --seconds 1500 --inputs 1000000
 	$(BIN)/python -m tests.property.fuzz_kernels --seconds 300 --backends host
 	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile=search tests/property tests/unit
+	$(BIN)/python -m pytest -q -n 2 --timeout 3600 --hypothesis-profile=fuzz tests/property/test_hostile_input.py tests/integration/test_hostile_requests.py
 
 fuzz-programs: $(STAMP).dev ## 100,000 random torch programs through bus and node beside the CPU; about 2 hours; results go to docs/fuzz-programs.md
 	$(BIN)/python -m tests.programs --programs 100000 --seed 0 --workers 2 --publish

@@ -164,7 +164,7 @@ def decode_batch(data: bytes) -> Batch:
     """Raises msgspec.DecodeError (or its subclass ValidationError) on anything that is not a Batch."""
     try:
         return _batch.decode(data)
-    except UnicodeDecodeError as error:  # msgspec lets it through
+    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
         raise msgspec.DecodeError(str(error)) from None
 
 
@@ -198,5 +198,5 @@ def decode_done(data: bytes) -> Done:
     """Raises msgspec.DecodeError on anything that is not a Done."""
     try:
         return _done.decode(data)
-    except UnicodeDecodeError as error:  # msgspec lets it through
+    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
         raise msgspec.DecodeError(str(error)) from None

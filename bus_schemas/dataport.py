@@ -125,7 +125,7 @@ def decode_request(data: bytes | bytearray | memoryview) -> Request:
     """Raises msgspec.DecodeError on anything else."""
     try:
         return _request.decode(data)
-    except UnicodeDecodeError as error:  # msgspec lets it through
+    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
         raise msgspec.DecodeError(str(error)) from None
 
 
@@ -133,5 +133,5 @@ def decode_answer(data: bytes | bytearray | memoryview) -> Answer:
     """Raises msgspec.DecodeError on anything else."""
     try:
         return _answer.decode(data)
-    except UnicodeDecodeError as error:  # msgspec lets it through
+    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
         raise msgspec.DecodeError(str(error)) from None

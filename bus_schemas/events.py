@@ -425,13 +425,16 @@ def encode_events(events: Sequence[Event | msgspec.Raw]) -> bytes:
 
 def split_events(data: bytes) -> list[msgspec.Raw]:
     """The events of a message, each still encoded. Raises msgspec.DecodeError."""
-    return _splitter.decode(data)
+    try:
+        return _splitter.decode(data)
+    except RecursionError as error:
+        raise msgspec.DecodeError(str(error)) from None
 
 
 def decode_events(data: bytes) -> list[Event]:
     """Raises msgspec.DecodeError (ValidationError for an unknown tag)."""
     try:
         events: list[Event] = _decoder.decode(data)
-    except UnicodeDecodeError as error:  # msgspec lets it through
+    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
         raise msgspec.DecodeError(str(error)) from None
     return events

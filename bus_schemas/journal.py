@@ -77,7 +77,7 @@ def decode_uses(frames: bytes) -> list[ProgramUse]:
         if sum(HEAD.size + len(body) for body in bodies) != len(frames):
             raise msgspec.DecodeError("the last frame of the part is cut off")
         return [_use_decoder.decode(body) for body in bodies]
-    except UnicodeDecodeError as error:
+    except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(str(error)) from None
 
 
@@ -85,5 +85,5 @@ def decode_part(data: bytes) -> JournalPart:
     """Raises msgspec.DecodeError on anything that is not a JournalPart."""
     try:
         return _decoder.decode(data)
-    except UnicodeDecodeError as error:  # msgspec lets it through
+    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
         raise msgspec.DecodeError(str(error)) from None

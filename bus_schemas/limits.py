@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+import msgspec
 from msgspec import Meta
 
 __all__ = [
-    "ADDRESSES_MAX", "DEVICES_MAX", "GROUPS_MAX", "NAME_CHARS_MAX", "QUOTA_USES_MAX", "RECORDED_CHARS_MAX", "RUNNING_MAX",
+    "ADDRESSES_MAX", "DEVICES_MAX", "GROUPS_MAX", "MALFORMED", "NAME_CHARS_MAX", "QUOTA_USES_MAX", "RECORDED_CHARS_MAX", "RUNNING_MAX",
     "TENANT_CHARS_MAX", "TEXT_CHARS_MAX", "TITLE_CHARS_MAX", "Name", "Recorded", "TenantName", "Text", "Title", "Trace",
 ]  # fmt: skip
+
+MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are not what they should be; RecursionError for what is nested deeply, also in a field that the type
+does not have."""
 
 NAME_CHARS_MAX: Final = 64
 TENANT_CHARS_MAX: Final = 200

@@ -86,7 +86,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> ModelManifest:
     """Raises msgspec.DecodeError on anything that is not a ModelManifest."""
     try:
         return _manifest.decode(data)
-    except UnicodeDecodeError as error:  # msgspec lets it through
+    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
         raise msgspec.DecodeError(str(error)) from None
 
 

@@ -92,7 +92,7 @@ def decode_telemetry(data: bytes) -> Telemetry:
     """Raises msgspec.DecodeError on anything that is not a Telemetry."""
     try:
         return _decoder.decode(data)
-    except UnicodeDecodeError as error:  # msgspec lets it through
+    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
         raise msgspec.DecodeError(str(error)) from None
 
 

@@ -21,6 +21,7 @@ from services.kit.nats_server import NatsServer
 settings.register_profile("fixed", derandomize=True, database=None, deadline=None)
 settings.register_profile("default-and-new", settings.get_profile("fixed"))
 settings.register_profile("search", derandomize=False, print_blob=True, deadline=None)
+settings.register_profile("fuzz", settings.get_profile("search"))
 settings.register_profile("mutation", derandomize=True, database=None, deadline=None, phases=(Phase.explicit, Phase.generate))
 settings.load_profile("default-and-new")
 

@@ -10,6 +10,7 @@ import msgspec
 
 from billing.allowance import Leases, binding, lend, unlimited
 from bus_schemas.allowance import ALLOWANCE_ALL, Allowance, AllowancesGiven, AskAllowances, TenantUse
+from bus_schemas.limits import MALFORMED
 from services.billing.projection import BillingProjection
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
@@ -58,7 +59,7 @@ class Allowances:
         node = subject.rsplit(".", 1)[1]
         try:
             asked = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except MALFORMED:
             return None
         if asked.node != node or self._projection.failure is not None:
             return None
@@ -109,6 +110,6 @@ class Allowances:
         position, data = await self._bus.message(LEASES_STREAM, last_by_subj=subject) or (0, b"")
         try:
             return position, _read(data) if data else Leases()
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except MALFORMED as error:
             get_logger().warning("leases that cannot be read are taken for none", subject=subject, problem=str(error))
             return position, Leases()

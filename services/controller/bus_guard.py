@@ -23,6 +23,7 @@ import msgspec
 
 from bus_schemas.access import WHO_ALL, WHO_CHANGED, Principal, WhoIs
 from bus_schemas.events import Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
+from bus_schemas.limits import MALFORMED
 from services.controller.consumer_proxy import ConsumerProxy
 from services.controller.log_projection import LogProjection
 from services.kit import nats_jwt
@@ -218,7 +219,7 @@ class BusGuard:
             return None
         try:
             asked = msgspec.msgpack.decode(data, type=WhoIs)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except MALFORMED:
             return None
         who = self._projection.fold(AccessView).principal(asked.principal, time.time_ns())
         if who is None or not who.may("bus.client", who.tenant or None):

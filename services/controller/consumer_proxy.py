@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas.limits import MALFORMED
 from bus_schemas.reading import (
     READ_ALL,
     AboutStream,
@@ -94,7 +95,7 @@ class ConsumerProxy:
             return None
         try:
             asked = msgspec.msgpack.decode(data, type=Asked)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except MALFORMED:
             return msgspec.msgpack.encode(Refused("this cannot be read; is it of another version?"))
         try:
             return msgspec.msgpack.encode(await self._answer(requester(subject), asked))

@@ -21,6 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from bus_schemas.events import ActionTaken, BudgetCrossed, Event, KeyIssued, KeyRevoked, Outcome, TaskStateChanged, TaskSubmitted
+from bus_schemas.limits import MALFORMED
 from bus_schemas.runs import (
     BEATS,
     ENDED,
@@ -249,7 +250,7 @@ class Runs:
     def _on_state(self, position: int, subject: str, data: bytes) -> None:
         try:
             state = msgspec.msgpack.decode(data, type=RunState)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except MALFORMED as error:
             get_logger().error("the state of a run cannot be read", subject=subject, problem=str(error))
             return
         self.book.note(position, state)
@@ -483,6 +484,6 @@ def replace_ended(part: LogPart, over: bool) -> LogPart:
 def _decoded(data: bytes, kind: type[T]) -> T | None:
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         get_logger().warning("a request of a runner cannot be read; is it of another version?")
         return None

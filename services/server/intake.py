@@ -16,6 +16,7 @@ from blake3 import blake3
 
 from bus_schemas import faults
 from bus_schemas.batch import DEFLATED, LIMITS, ORIGIN_CHARS_MAX, Batch, Fault, Limits, decode_batch, unpack_message
+from bus_schemas.limits import MALFORMED
 from wis.encoding import DIGEST_BYTES
 
 __all__ = ["Bad", "content_digest", "cost_of", "read_batch", "small_body"]
@@ -86,7 +87,7 @@ def read_batch(data: bytes, session: str, limits: Limits = LIMITS) -> tuple[Batc
         if len(body) > _SMALL_BYTES:
             _check_outline(body, session, limits)
         batch = decode_batch(body)
-    except msgspec.DecodeError as error:
+    except MALFORMED as error:
         raise Bad(faults.MALFORMED, [f"encoding @ batch: {error}"], _claims(body, session, limits)) from None
     places = [*islice(_contradictions(batch, session), _PLACES_MAX)]
     if places:
@@ -193,7 +194,7 @@ def _claims(body: bytes, session: str, limits: Limits) -> Batch | None:
     try:
         outline = _outline.decode(body)
         named, epoch, seq = _text.decode(outline.session), _int.decode(outline.epoch), _int.decode(outline.seq)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         return None
     if named != session or not 0 < seq < _SEQ_MAX:
         return None
@@ -202,7 +203,7 @@ def _claims(body: bytes, session: str, limits: Limits) -> Batch | None:
         raw = getattr(outline, field)
         if field in _COUNTED and _length(raw) > getattr(limits, _COUNTED[field]):
             continue
-        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        with contextlib.suppress(*MALFORMED):
             found[field] = decoder.decode(raw)
     uploads = found.pop("uploads", ())
     found["allocs"] = (*found.get("allocs", ()), *((upload.handle, upload.nbytes) for upload in uploads))

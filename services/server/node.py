@@ -20,7 +20,7 @@ from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Done, Fault, encode_done
 from bus_schemas.events import DeviceFact, NodeLost, NodeRegistered
 from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
-from bus_schemas.limits import QUOTA_USES_MAX
+from bus_schemas.limits import MALFORMED, QUOTA_USES_MAX
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
 from bus_schemas.reading import AboutStream
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
@@ -227,7 +227,7 @@ class Node:
     async def _open(self, subject: str, data: bytes) -> bytes:
         try:
             request = msgspec.msgpack.decode(data, type=OpenSession)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except MALFORMED as error:
             text = f"the request breaks a limit, or client and node are of different versions: {error}"
             return _encode(SessionOpened("", self._facts.epoch, None, fault=Fault(faults.MALFORMED, text)))
         principal = subjects.requester(subject)
@@ -559,5 +559,5 @@ def _private(folder: Path) -> Path:
 def _decode(data: bytes, kind: type[T]) -> T | None:
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except MALFORMED:
         return None

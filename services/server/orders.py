@@ -12,6 +12,7 @@ import msgspec
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Fault
 from bus_schemas.events import ConfigChanged, decode_events
+from bus_schemas.limits import MALFORMED
 from bus_schemas.session import EndTask, PrioritySet, SetPriority, TaskEnded
 from scheduler.dispatch import PRIORITIES
 from scheduler.placement.view import ENVIRONMENT, GLOBAL, OVERCOMMIT_GLOBAL, OVERCOMMIT_NODE
@@ -46,7 +47,7 @@ class Orders:
         """``req.end_task``: EndTask in, TaskEnded out."""
         try:
             order = msgspec.msgpack.decode(data, type=EndTask)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except MALFORMED as error:
             return msgspec.msgpack.encode(TaskEnded(self._node, self._epoch, "", fault=_bad("request", str(error))))
         if not order.task:
             return msgspec.msgpack.encode(TaskEnded(self._node, self._epoch, "", fault=_NO_TASK))
@@ -62,7 +63,7 @@ class Orders:
         """``req.set_priority``: SetPriority in, PrioritySet out."""
         try:
             order = msgspec.msgpack.decode(data, type=SetPriority)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except MALFORMED as error:
             return msgspec.msgpack.encode(PrioritySet(self._node, self._epoch, "", fault=_bad("request", str(error))))
         fault = None
         if not order.task:

@@ -116,8 +116,20 @@ def program_fields(program: Program, handles: list[int]) -> dict[str, Any]:
 ZEROS = Upload(1, 128, bytes(128))
 
 
+def nested(depth: int) -> bytes:
+    """A batch with a field behind the last one: an array in an array in an array ..."""
+    return b"\xdc\x00\x13" + encode_batch(Batch("x", 1, 1))[3:] + b"\x91" * depth + b"\x90"
+
+
 class TestRefused:
-    @pytest.mark.parametrize("data", [b"", b"\xff\x00garbage", encode_batch(Batch("x", 1, 1))[:-3], encode({"session": "x"})])
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b"", b"\xff\x00garbage", encode_batch(Batch("x", 1, 1))[:-3], encode({"session": "x"}),
+            nested(5_000), zlib.compress(nested(5_000)), zlib.compress(nested(200_000)),
+        ],
+        ids=range(7),
+    )  # fmt: skip
     def test_not_a_batch(self, node: Node, data: bytes) -> None:
         async def scenario(raw: Raw) -> None:
             await raw.publish(data)
@@ -125,6 +137,16 @@ class TestRefused:
             assert fault.name == "MalformedBatch"
             assert fault.places[0].startswith("encoding @ batch:")
             assert (await raw.ping()).seq_done == 0
+
+        check(node, scenario)
+
+    def test_a_request_that_is_nested_deeply(self, node: Node) -> None:
+        async def scenario(raw: Raw) -> None:
+            data = b"\x81\xa1x" + b"\x91" * 5_000 + b"\x90"
+            opened = await asked(raw.bus, subjects.node_request(raw.node, "open"), data, SessionOpened)
+            assert opened.fault is not None and opened.fault.name == "MalformedBatch"
+            await raw.bus.nc.publish(subjects.node_request(raw.node, "close"), data)
+            assert (await raw.ping()).session_known
 
         check(node, scenario)
 
