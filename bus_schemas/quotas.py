@@ -153,6 +153,10 @@ _TABLE: Final = (
         enforced="services.kit.access.access", beyond="refused", remedy="keep the session's cookie",
     ),
     Quota(
+        name="device_logins", unit="requests at the identity provider", scope="address (IPv6: one /64)", limit=60, regained=1, every_s=1,
+        enforced="services.controller.oidc", beyond="refused", remedy="finish the login that was begun",
+    ),
+    Quota(
         name="user_keys", unit="keys that are not revoked", scope="user", limit=200, enforced="services.controller.actions.access",
         beyond="refused", remedy="revoke some",
     ),

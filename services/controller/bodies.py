@@ -285,11 +285,12 @@ class KeyBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class LoginBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A user with a password, or an API key."""
+    """A user with a password, an API key, or the code of a login at the identity provider."""
 
     user: Annotated[str, Meta(max_length=64)] = ""
     password: Password = ""
     key: Annotated[str, Meta(max_length=100)] = ""
+    device_code: Annotated[str, Meta(max_length=4_096, description="of POST /api/v1/session/oidc; 409 until it is confirmed")] = ""
 
     def __repr__(self) -> str:
         return f"LoginBody(user={self.user!r})"

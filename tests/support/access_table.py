@@ -108,6 +108,7 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("GET", "/api/v1/session"): Route("anyone"),
     ("POST", "/api/v1/session"): Route("public", body={"key": "wk_"}),
     ("DELETE", "/api/v1/session"): Route("anyone"),
+    ("POST", "/api/v1/session/oidc"): Route("public"),
     ("POST", "/api/v1/session/password"): Route("anyone", body={"old_password": "", "new_password": ""}),
     ("GET", "/api/v1/tasks"): Route("task.read"),
     ("POST", "/api/v1/tasks"): Route("task.submit", body=_TASK, names_tenant=True),

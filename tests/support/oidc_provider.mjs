@@ -13,6 +13,7 @@ const provider = new Provider(issuer, {
   claims: { openid: ['sub'], email: ['email', 'email_verified'], profile: ['preferred_username'] },
   conformIdTokenClaims: false,
   cookies: { keys: [randomUUID()] },
+  features: { deviceFlow: { enabled: true } },
   findAccount: (_, subject) => accounts[subject] && { accountId: subject, claims: () => ({ sub: subject, ...accounts[subject] }) },
   jwks: { keys: [{ ...key, kid: randomUUID(), use: 'sig', alg: 'RS256' }] },
   pkce: { required: () => true }

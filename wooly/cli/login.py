@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import http.client
 import json
 import os
 import re
 import socket
 import sys
+import time
 import urllib.error
 from collections.abc import Iterator
 from typing import Any, Final
 
 import click
 
+from bus_schemas.texts import printable
 from wooly import config as configuration
 from wooly import credentials
 from wooly.cli.group import CommandError, echo
@@ -30,15 +33,28 @@ _KEYS: Final = "/api/v1/keys"
 _KEY: Final = re.compile(r"wk_[a-z2-7]{16}_[a-z2-7]{52}")
 _TIMEOUT_S: Final = 10.0
 _DAY_S: Final = 86_400
+_ASK_AGAIN: Final = (409, 429, 503)
+"""The login is not confirmed yet, or cannot be checked now."""
+_PASSWORD_DAYS: Final = 90
+_OIDC_DAYS: Final = 1
+"""Keys do not ask the provider again: one that has to be renewed ends soon after the person's account there."""
 
 
 @click.command()
 @controller_flag
 @click.option("--user", default=None, metavar="NAME", help="Log in with a name and a password; a key of your own is made for this machine.")
-@click.option("--days", type=click.IntRange(1, 3650), default=90, show_default=True, help="With --user: how long that key is good.")
-def login(controller: str, user: str | None, days: int) -> None:
+@click.option("--oidc", is_flag=True, help="Log in at the identity provider, in any browser; a key of your own is made for this machine.")
+@click.option("--days", type=click.IntRange(1, 3650), default=None, help="How long that key is good (default: --user 90, --oidc 1).")
+def login(controller: str, user: str | None, oidc: bool, days: int | None) -> None:
     """Store an API key for this machine's user. It is asked for, or read from standard input; never given on the command line."""
-    key = _key_by_password(controller, user, days) if user else _secret("API key: ").strip()
+    if user and oidc:
+        raise CommandError("give either --user or --oidc")
+    if oidc:
+        key = _key_by_provider(controller, days or _OIDC_DAYS)
+    elif user:
+        key = _key_by_password(controller, user, days or _PASSWORD_DAYS)
+    else:
+        key = _secret("API key: ").strip()
     if not _KEY.fullmatch(key):
         raise CommandError("this is no API key: it looks like wk_<id>_<secret>; an admin makes one, or you do on the page Settings")
     who = _who(controller, key)
@@ -93,15 +109,41 @@ def _who(controller: str, key: str) -> dict[str, Any]:
 
 def _key_by_password(controller: str, user: str, days: int) -> str:
     """A new key of ``user``, made in a session that ends at once."""
+    with _asking(controller, f"let {user} in"), _begun(controller, {"user": user, "password": _secret("Password: ")}) as answer:
+        return _key_of_session(controller, answer, days)
+
+
+def _key_by_provider(controller: str, days: int) -> str:
+    """A new key of the user who confirms the login at the identity provider (RFC 8628), made in a session that ends at once."""
+    begun = send_json("POST", controller, f"{_SESSION}/oidc", what=_WHAT, credentials=_with(""))
+    page = begun["verification_uri_complete"] or begun["verification_uri"]
+    echo(f"open {printable(page)} in a browser and confirm the code {printable(begun['user_code'])}", err=True)
+    over_s, wait_s = time.monotonic() + begun["expires_in_s"], int(begun["interval_s"])
+    while time.monotonic() + wait_s < over_s:
+        time.sleep(wait_s)
+        with _asking(controller, "let you in"):
+            try:
+                with _begun(controller, {"device_code": begun["device_code"]}) as answer:
+                    return _key_of_session(controller, answer, days)
+            except urllib.error.HTTPError as error:
+                if error.code not in _ASK_AGAIN:
+                    raise
+                wait_s = max(wait_s, int(error.headers.get("Retry-After") or 0))
+    raise CommandError("the login was not confirmed in time")
+
+
+def _begun(controller: str, body: dict[str, str]) -> http.client.HTTPResponse:
+    """The answer to a login: a session."""
+    headers = {"Content-Type": "application/json"}
+    data = json.dumps(body).encode()
+    return open_url(controller + _SESSION, _with(""), method="POST", data=data, headers=headers, timeout_s=_TIMEOUT_S, secret=True)
+
+
+def _key_of_session(controller: str, answer: http.client.HTTPResponse, days: int) -> str:
+    """A new key, made in the session that ``answer`` begins and that ends at once."""
     nobody = _with("")
-    body = json.dumps({"user": user, "password": _secret("Password: ")}).encode()
-    json_body = {"Content-Type": "application/json"}
-    with (
-        _asking(controller, f"let {user} in"),
-        open_url(controller + _SESSION, nobody, method="POST", data=body, headers=json_body, timeout_s=_TIMEOUT_S, secret=True) as answer,
-    ):
-        session = json.loads(answer.read())
-        cookie = str(answer.headers.get("Set-Cookie", "")).partition(";")[0]
+    session = json.loads(answer.read())
+    cookie = str(answer.headers.get("Set-Cookie", "")).partition(";")[0]
     headers = {"Cookie": cookie, "X-CSRF-Token": str(session.get("csrf_token") or "")}
     wanted = {"title": f"wooly login on {socket.gethostname()}"[:200], "expires_in_s": days * _DAY_S}
     try:

@@ -39,9 +39,9 @@ from services.controller.bodies import (
     UserBody,
     values_of,
 )
-from services.controller.errors import Invalid, OutOfState
+from services.controller.errors import Invalid, NotThere, OutOfState
 from services.controller.identity import Caller, caller_of
-from services.controller.oidc import LoginRefused, Person
+from services.controller.oidc import LoginRefused, OidcProvider, Person
 from services.controller.parts import Ask, parts_of
 from services.controller.presenters import Json, rfc3339
 from services.controller.presenters.access import action_answer, identity_answer, key_answer, tenant_answer, user_answer
@@ -59,7 +59,9 @@ from services.kit.log import get_logger
 from services.kit.quotas import QuotaReached
 from wooly.shared.audit_chain import chained, signature_line
 
-__all__ = ["AUDIT", "KEYS", "LOGIN", "TENANTS", "USERS", "access_of", "begin_session", "inside", "oidc_identity", "redirect_to"]
+__all__ = [
+    "AUDIT", "KEYS", "LOGIN", "TENANTS", "USERS", "access_of", "begin_session", "inside", "oidc_identity", "provider_of", "redirect_to",
+]  # fmt: skip
 
 TenantId = Annotated[str, Parameter(description="id of a tenant")]
 UserId = Annotated[str, Parameter(description="id of a user")]
@@ -294,11 +296,11 @@ async def session(request: Ask) -> Json:
     return identity_answer(caller_of(request).identity, csrf_token=proof_of(request).csrf or None)
 
 
-@post("/api/v1/session", status_code=200, summary="Log in with an API key, or with user and password; sets a cookie", action=None,
-      responses=problems(413))  # fmt: skip
+@post("/api/v1/session", status_code=200, summary="Log in with a password, an API key or a device code; sets a cookie", action=None,
+      responses=problems(409, 413))  # fmt: skip
 async def post_session(request: Ask, data: LoginBody) -> Response[Json]:
     check_same_site(request.scope)
-    who, token = await _log_in(request, data.user, data.password, data.key)
+    who, token = await _log_in(request, data.user, data.password, data.key, data.device_code)
     if token is None:
         return Response(identity_answer(who, csrf_token=None))
     access = access_of(request)
@@ -346,14 +348,18 @@ async def post_logout(request: Ask, data: Annotated[LogoutForm, Body(media_type=
     return redirect_to("/login", end_cookie(proof_of(request).secure))
 
 
-async def _log_in(request: Ask, user: str, password: str, key: str) -> tuple[Identity, Token | None]:
-    """The identity and its new session (None without authentication). Raises Invalid, Unauthenticated, QuotaReached, Unsure."""
+async def _log_in(request: Ask, user: str, password: str, key: str, device_code: str = "") -> tuple[Identity, Token | None]:
+    """The identity and its new session (None without authentication). Raises Invalid, Unauthenticated, QuotaReached, Unsure; with a device
+    code also LoginPending, ProviderUnavailable."""
     access = access_of(request)
     if not access.on:
         return local_identity(), None
     source = proof_of(request).source
-    if bool(key) == bool(user):
-        raise Invalid("key" if key else "user", "give either a user with a password, or a key")
+    if [bool(key), bool(user), bool(device_code)].count(True) != 1:
+        raise Invalid("key" if key else "user", "give either a user with a password, or a key, or a device code")
+    if device_code:
+        confirmed = await _confirmed(request, device_code)
+        return confirmed, await begin_session(request, confirmed, "oidc")
     who = await (access.identity_of_text(key.strip(), source) if key else access.checker.password(user.strip(), password, source))
     if who is None:
         raise Unauthenticated("the key is not valid")
@@ -365,6 +371,24 @@ async def begin_session(request: Ask, who: Identity, proved_by: str = "") -> Tok
     token = access_of(request).begin_session(who)
     await _note(request, who, _BEGIN, token, proved_by)
     return token
+
+
+async def _confirmed(request: Ask, device_code: str) -> Identity:
+    """The user that has confirmed the login of a device."""
+    source = proof_of(request).source
+    with access_of(request).checker.attempt("oidc", source):
+        person = await provider_of(request).redeem_device(device_code, source)
+        if isinstance(person, Person):
+            return await oidc_identity(request, person)
+    raise person
+
+
+def provider_of(request: Ask) -> OidcProvider:
+    """Raises NotThere."""
+    found = parts_of(request).oidc
+    if found is None:
+        raise NotThere("no identity provider is configured (WOOLY_OIDC_ISSUER)")
+    return found
 
 
 async def oidc_identity(request: Ask, person: Person) -> Identity:

@@ -1,4 +1,4 @@
-"""Login of the pages through an OpenID Connect provider: the redirect to it, and the way back."""
+"""Login through an OpenID Connect provider: for pages the redirect to it and the way back, for the command line the device flow."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import time
 from typing import Final
 from urllib.parse import urlencode
 
-from litestar import Response, get
+from litestar import Response, get, post
 
-from services.controller.errors import NotThere
-from services.controller.oidc import LoginRefused, OidcProvider, ProviderUnavailable
-from services.controller.parts import Ask, parts_of
-from services.controller.routes.access import access_of, begin_session, inside, oidc_identity, redirect_to
+from services.controller.oidc import LoginRefused, ProviderUnavailable
+from services.controller.parts import Ask
+from services.controller.presenters import Json
+from services.controller.routes import problems
+from services.controller.routes.access import access_of, begin_session, inside, oidc_identity, provider_of, redirect_to
 from services.kit.access.errors import Unauthenticated
 from services.kit.access.headers import FLOW, read_cookie
 from services.kit.access.tokens import make_login_flow
@@ -24,10 +25,26 @@ __all__ = ["OIDC"]
 _TARGET_CHARS_MAX: Final = 2_000
 
 
+@post("/api/v1/session/oidc", status_code=200, summary="Begin a login at the identity provider, to be confirmed in a browser", action=None,
+      responses=problems(404))  # fmt: skip
+async def begin_device(request: Ask) -> Json:
+    """A person enters ``user_code`` at ``verification_uri``. ``POST /api/v1/session`` with ``device_code`` logs in once that is done; ask
+    it every ``interval_s``. 404 when there is no provider, or none with this flow."""
+    found = await provider_of(request).begin_device(proof_of(request).source)
+    return {
+        "device_code": found.device_code,
+        "user_code": found.user_code,
+        "verification_uri": found.verification_uri,
+        "verification_uri_complete": found.verification_uri_complete,
+        "interval_s": found.interval,
+        "expires_in_s": found.expires_in,
+    }
+
+
 @get("/login/oidc", action=None, include_in_schema=False)
 async def begin(request: Ask) -> Response[None]:
     """``next``: the page to go to after the login."""
-    access, provider = access_of(request), _provider(request)
+    access, provider = access_of(request), provider_of(request)
     target = inside(request.query_params.get("next", "/")[:_TARGET_CHARS_MAX])
     if not access.on:
         return redirect_to(target)
@@ -43,7 +60,7 @@ async def begin(request: Ask) -> Response[None]:
 @get("/login/oidc/callback", action=None, include_in_schema=False)
 async def finish(request: Ask) -> Response[None]:
     """The provider sends the browser here, with a code or an error, and with the state that this browser began with."""
-    access, provider, proof = access_of(request), _provider(request), proof_of(request)
+    access, provider, proof = access_of(request), provider_of(request), proof_of(request)
     flow = access.read_login_flow(read_cookie(request.scope, FLOW, proof.secure)) if access.on else None
     if flow is None or not hmac.compare_digest(flow.state.encode(), request.query_params.get("state", "").encode()):
         return _failed(request, "expired", "/")
@@ -78,11 +95,4 @@ def _redirect_uri(request: Ask) -> str:
     return f"{'https' if proof_of(request).secure else 'http'}://{request.headers.get('host', '')}/login/oidc/callback"
 
 
-def _provider(request: Ask) -> OidcProvider:
-    found = parts_of(request).oidc
-    if found is None:
-        raise NotThere("no identity provider is configured (WOOLY_OIDC_ISSUER)")
-    return found
-
-
-OIDC: Final = [begin, finish]
+OIDC: Final = [begin_device, begin, finish]

@@ -161,7 +161,11 @@ class Checker:
         self.require_log()
         name = f"{kind} {address_group(source)}"  # of no user: it is not known before
         self._take(name, source)
-        yield
+        try:
+            yield
+        except Unauthenticated:
+            self._failed("", source, f"refused {kind} login")
+            raise
         self._limits.good(name, source)
 
     async def hash_password(self, password: str) -> str:

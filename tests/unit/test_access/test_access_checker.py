@@ -245,3 +245,15 @@ def test_failures_are_written_to_the_log_without_the_secret(capsys: pytest.Captu
         assert wrong.secret not in written and "not the password" not in written
 
     run(work)
+
+
+def test_a_login_that_another_party_refuses_is_counted_for_the_audit() -> None:
+    async def work(house: House) -> None:
+        with house.access.checker.attempt("oidc", "192.0.2.1"):
+            pass
+        with pytest.raises(Unauthenticated), house.access.checker.attempt("oidc", "192.0.2.1"):
+            raise Unauthenticated("not you")
+        ((refusal, count),) = house.access.checker.refusals.take().items()
+        assert (refusal.action, refusal.reason, refusal.source, count) == ("session.fail", "refused oidc login", "192.0.2.1", 1)
+
+    run(work)

@@ -65,12 +65,19 @@ def test_a_day_of_an_admin_and_of_a_member(wooly: Wooly, controller: str, tmp_pa
         assert said in wooly("tenants", state, "acme", **at).stdout and said in wooly("users", state, "anna", **at).stdout
     assert wooly("users", "set", "anna", "--role", "viewer", **at).stdout == "user anna: viewer of acme\n"
     assert wooly("users", "set", "anna", **at).returncode == 2
+    assert wooly("users", "create", "carl", "--tenant", "acme", "--oidc-name", "carl@acme.example", **at).returncode == 0
+    assert "another user has the identity" in wooly("users", "set", "anna", "--oidc-name", "carl@acme.example", **at).stderr
+    assert wooly("users", "set", "anna", "--oidc-name", "anna@acme.example", **at).returncode == 0
+    assert wooly("users", "set", "carl", "--oidc-name", "", **at).returncode == 0
+    named = {user["id"]: user["oidc_name"] for user in json.loads(wooly("users", "list", "--json", **at).stdout)["items"]}
+    assert named == {"anna": "anna@acme.example", "carl": None}
+    assert "no identity provider" in wooly("login", "--oidc", **at).stderr
     assert wooly("users", "erase", "anna", stdin="n\n", **at).returncode == 130
     assert "Anna Example" in wooly("users", "list", **at).stdout
     assert "erased" in wooly("users", "erase", "anna", "--yes", **at).stdout
     assert "erased" in wooly("tenants", "erase", "acme", "--yes", **at).stdout
     listed = json.loads(wooly("users", "list", "--json", **at).stdout)["items"]
-    assert [(user["id"], user["title"], user["disabled"]) for user in listed] == [("anna", "", True)]
+    assert [(user["id"], user["title"], user["disabled"]) for user in listed] == [("anna", "", True), ("carl", "", True)]
     wrong = wooly("login", "--user", "anna", stdin="not this\n", **at)
     assert wrong.returncode == 2 and "does not let anna in" in wrong.stderr and ADMIN in stored.read_text()
 

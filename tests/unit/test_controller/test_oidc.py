@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -13,9 +18,9 @@ from joserfc.jwk import KeySet, OctKey, RSAKey
 
 from bus_schemas.events import UserChanged
 from services.controller.actions.access import matching_user
-from services.controller.oidc import OidcSettings, person_of, read_id_token
+from services.controller.oidc import LoginRefused, OidcProvider, OidcSettings, person_of, read_id_token
 from services.kit.access import AccessView
-from services.kit.access.tokens import FLOW_S, Token, make_login_flow, read_login_flow, write_login_flow, write_token
+from services.kit.access.tokens import FLOW_S, LoginFlow, Token, make_login_flow, read_login_flow, write_login_flow, write_token
 from services.kit.errors import SettingError
 
 ISSUER, CLIENT, NOW_S, NONCE = "https://id.example", "wooly", 2_000_000_000, "n-1"
@@ -83,6 +88,51 @@ def test_signatures_of_other_keys_and_kinds_are_refused() -> None:
             read(text)
     with pytest.raises(InvalidKeyIdError):
         read(signed(CLAIMS, OTHER, kid="k2"))
+
+
+class _Forger(BaseHTTPRequestHandler):
+    """A provider whose tokens are signed by a key that is not in its key set."""
+
+    key_sets_sent = 0
+
+    def do_GET(self) -> None:
+        if self.path == "/keys":
+            type(self).key_sets_sent += 1
+            self._send(KEYS.as_dict())
+        else:
+            at = f"http://127.0.0.1:{self.server.server_port}"  # type: ignore[attr-defined]
+            self._send({"issuer": at, "authorization_endpoint": at, "token_endpoint": f"{at}/token", "jwks_uri": f"{at}/keys"})
+
+    def do_POST(self) -> None:
+        now_s = int(time.time())
+        self._send({"id_token": signed({**CLAIMS, "iat": now_s, "exp": now_s + 600}, OTHER, kid="k2")})
+
+    def _send(self, answer: Any) -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Drop the line."""
+
+
+def test_unknown_keys_make_us_fetch_the_key_set_a_few_times_only() -> None:
+    async def log_in_often(issuer: str) -> None:
+        flow = LoginFlow("s", NONCE, "v", "/", NOW_S)
+        async with OidcProvider(OidcSettings(issuer, CLIENT)) as provider:
+            for _ in range(20):
+                with pytest.raises(LoginRefused):
+                    await provider.redeem({"code": "c"}, flow, "http://127.0.0.1/login/oidc/callback")
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Forger) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            asyncio.run(log_in_often(f"http://127.0.0.1:{server.server_port}"))
+        finally:
+            server.shutdown()
+    assert _Forger.key_sets_sent == 1 + 5
 
 
 def test_only_a_verified_address_is_a_name() -> None:
