@@ -296,6 +296,12 @@ class LoginBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return f"LoginBody(user={self.user!r})"
 
 
+class TokenBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A new token of the caller's key."""
+
+    expires_in_s: Annotated[int, Meta(ge=60, le=12 * 3_600)] = 3_600
+
+
 class LoginForm(msgspec.Struct, frozen=True):
     """What the login page sends."""
 

@@ -121,6 +121,26 @@ def test_a_key_opens_a_session_that_ends_with_it(door: Door) -> None:
     assert door("GET", "/api/v1/session", **session).status == 401
 
 
+def test_a_token_stands_for_its_key_and_makes_nothing_that_lasts(door: Door) -> None:
+    key = door("POST", "/api/v1/keys", {"title": "robot", "role": "admin"}, key=ADMIN).json
+    made = door("POST", "/api/v1/tokens", {"expires_in_s": 600}, key=key["key"])
+    assert made.status == 200 and made.json["key"] == key["id"], made.body
+    token = made.json["token"]
+    who = door("GET", "/api/v1/session", key=token).json
+    assert (who["key"], who["role"]) == (key["id"], "admin") and door("GET", "/api/v1/users", key=token).status == 200
+    assert door("POST", "/api/v1/keys", {"title": "lasting"}, key=token).status == 403
+    assert door("POST", "/api/v1/users", {"id": "lasting", "role": "admin"}, key=token).status == 403
+    assert door("POST", "/api/v1/tokens", {}, key=token).status == 409
+    assert door("POST", "/api/v1/session", {"key": token}).status in (400, 401)
+    assert door("GET", "/nodes", key=token).status == 401
+    assert door("GET", "/api/v1/session", key=token[:-1] + ("A" if token[-1] != "A" else "B")).status == 401
+    assert door("POST", "/api/v1/tokens", {"expires_in_s": 43_201}, key=key["key"]).status == 400
+    issued = door("GET", f"/api/v1/audit?action=token.issue&target={made.json['id']}", key=ADMIN)
+    assert [done["detail"] for done in issued.json["items"]] == [f"key {key['id']}"] and token.encode() not in issued.body
+    assert door("DELETE", f"/api/v1/keys/{key['id']}", key=ADMIN).status == 200
+    assert door("GET", "/api/v1/session", key=token).status == 401
+
+
 def test_a_new_password_ends_the_other_sessions(door: Door) -> None:
     body = {"id": "paul", "role": "viewer", "tenant": "acme", "password": PASSWORD}
     assert door("POST", "/api/v1/users", body, ADMIN).status == 201

@@ -25,7 +25,7 @@ LEFT_OUT = {
     ("DELETE", "/api/v1/session"), ("GET", "/api/v1/audit/export"), ("GET", "/api/v1/billing/budgets/{tenant}"),
     ("GET", "/api/v1/billing/ledger"), ("GET", "/api/v1/keys/{key}"), ("GET", "/api/v1/placements"), ("GET", "/api/v1/tenants/{tenant}"),
     ("GET", "/api/v1/users/{user}"), ("POST", "/api/v1/placements/query"), ("POST", "/api/v1/session"),
-    ("POST", "/api/v1/session/oidc"), ("POST", "/api/v1/session/password"),
+    ("POST", "/api/v1/session/oidc"), ("POST", "/api/v1/session/password"), ("POST", "/api/v1/tokens"),
 }  # fmt: skip
 """Operations that the client has no method for."""
 

@@ -125,6 +125,7 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("GET", "/api/v1/tenants/{tenant:str}"): Route("tenant.read", of="tenant"),
     ("PATCH", "/api/v1/tenants/{tenant:str}"): Route("tenant.write", of="tenant", body={"title": "x"}),
     ("POST", "/api/v1/tenants/{tenant:str}/erase"): Route("tenant.write", of="tenant"),
+    ("POST", "/api/v1/tokens"): Route("anyone", body={}),
     ("GET", "/api/v1/users"): Route("user.read"),
     ("POST", "/api/v1/users"): Route("user.write", body={"id": "new-user", "role": "viewer", "tenant": "$"}, names_tenant=True),
     ("GET", "/api/v1/users/{user:str}"): Route("user.read", of="user"),

@@ -103,6 +103,16 @@ def revoke_key(controller: str, key: str) -> None:
     echo(f"key {revoked['id']} is revoked")
 
 
+@keys.command("token")
+@controller_flag
+@click.option("--minutes", type=click.IntRange(1, 720), default=60, show_default=True, help="How long it is good.")
+def issue_token(controller: str, minutes: int) -> None:
+    """Print a short-lived token of your key, for programs that use REST. It ends with the key, and creates no keys and users."""
+    made = send_json("POST", controller, f"{_PATH}/tokens", {"expires_in_s": minutes * 60}, what=_WHAT)
+    echo(made["token"])
+    echo(f"token {made['id']} of key {made['key']}, good until {made['expires_at']}", err=True)
+
+
 @keys.command("generate")
 def generate_key() -> None:
     """Print a new key without a request: for WOOLY_BOOTSTRAP_KEY, the key of the first admin."""

@@ -36,6 +36,7 @@ from services.controller.bodies import (
     NewUserBody,
     PasswordBody,
     TenantBody,
+    TokenBody,
     UserBody,
     values_of,
 )
@@ -201,6 +202,20 @@ async def delete_key(request: Ask, key: KeyId) -> Json:
     return key_answer(parts.projection.fold(AccessView), revoked, time.time_ns())
 
 
+@post("/api/v1/tokens", status_code=200, summary="Issue a short-lived token of the caller's key", action="anyone",
+      responses=problems(409, 413))  # fmt: skip
+async def post_token(request: Ask, data: TokenBody) -> Json:
+    """REST takes the token as ``Authorization: Bearer`` until it expires, the key is revoked or expires, or its user or tenant is disabled.
+    It has the rights of the key, but creates no tokens, keys, users and tenants. 409 unless the caller sends a key."""
+    who = caller_of(request).identity
+    if proof_of(request).kind != "key":
+        raise OutOfState("tokens are issued for API keys: send one as `Authorization: Bearer <key>`")
+    access = access_of(request)
+    token = access.access_token(who, data.expires_in_s)
+    await _note(request, who, "token.issue", token)
+    return {"token": access.write(token), "id": token.id, "key": who.key, "expires_at": rfc3339(token.expires_s * 10**9)}
+
+
 @get("/api/v1/audit", summary="List audit records, newest first", action="audit.read", responses=problems())
 async def audit(
     request: Ask,
@@ -283,7 +298,7 @@ def _ns(name: str, text: str | None) -> int | None:
 
 TENANTS: Final = [tenants, tenant, post_tenant, patch_tenant, erase_tenant, quotas]
 USERS: Final = [users, user, post_user, patch_user, erase_user]
-KEYS: Final = [keys, key, post_key, delete_key]
+KEYS: Final = [keys, key, post_key, delete_key, post_token]
 AUDIT: Final = [audit, audit_export]
 
 

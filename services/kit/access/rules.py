@@ -46,7 +46,15 @@ Action = Literal[
 ]
 
 ACTIONS: Final[frozenset[str]] = frozenset(get_args(Action))
-AUDITED: Final = ACTIONS | {"session.begin", "session.end", "session.fail", "access.deny", "password.change", "identity.link"}
+AUDITED: Final = ACTIONS | {
+    "session.begin",
+    "session.end",
+    "session.fail",
+    "access.deny",
+    "password.change",
+    "identity.link",
+    "token.issue",
+}
 """What an audit record may name: an action, an operation on one's own session, password or identity, or a refusal."""
 ROLES: Final = ("admin", "operator", "member", "viewer", "node", "service")
 PEOPLE: Final = ("admin", "operator", "member", "viewer")

@@ -1,4 +1,5 @@
-"""Text forms of an identity: API keys, and the short-lived tokens of browser sessions and relayed requests. Pure, but for ``make_key``.
+"""Text forms of an identity: API keys, and the short-lived tokens of keys, browser sessions and relayed requests. Pure, but for
+``make_key``.
 
 An API key is ``wk_<id>_<secret>``: the id is public and appears in subjects and in the log; the secret is shown once.
 
@@ -78,7 +79,7 @@ def _base32(count: int) -> str:
 class Token(msgspec.Struct, array_like=True, frozen=True):
     """The payload. It names the holder by ``user`` or ``key``. Times are Unix seconds."""
 
-    kind: Literal["session", "relay"]
+    kind: Literal["session", "relay", "access"]
     id: str
     user: str
     key: str

@@ -60,7 +60,7 @@ ANONYMOUS = Identity("", "", "")
 class Proof:
     """How an identity was proved; on ``request.auth``."""
 
-    #: ``off`` (no authentication), ``none``, ``key``, ``session``, ``relay``
+    #: ``off`` (no authentication), ``none``, ``key``, ``token`` (of a key), ``session``, ``relay``
     kind: str
     #: the caller's address
     source: str = ""
@@ -135,6 +135,8 @@ CSRF_HEADER: Final = b"x-csrf-token"
 CSRF_FIELD: Final = "_csrf_token"
 """The form field that plain forms send; their routes declare ``csrf="form"`` and call ``check_form_token``."""
 _API: Final = "/api/"
+_LASTING: Final = frozenset({"key.write", "user.write", "tenant.write"})
+"""Actions by which a short-lived token could make an identity that outlives it."""
 _LOGIN: Final = "log in, or send an API key as `Authorization: Bearer <key>`"
 
 
@@ -183,6 +185,10 @@ class AccessMiddleware(ASGIMiddleware):
             identity = await self._access.identity_of_text(text, source)
             if identity is not None:
                 return identity, Proof("key", source, secure)
+            path = str(scope.get("path", ""))
+            found = self._access.read(text, "access") if path.startswith(_API) else None  # no pages: their streams outlast a token
+            if found is not None:
+                return found[1], Proof("token", source, secure)
             # Only services without pages accept relay tokens: one that was sent to such a service is not valid here.
             relayed = None if self._access.pages else self._access.read(text, "relay")
             if relayed is None:
@@ -245,6 +251,8 @@ def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHand
         return
     if needs not in ACTIONS:
         raise Forbidden("this route declares no action")
+    if needs in _LASTING and proof_of(connection).kind == "token":
+        raise Forbidden(f"a short-lived token may not do this ({needs}); use the key")
     if not may_at_all(identity, needs):  # type: ignore[arg-type]  # it is one of ACTIONS
         raise Forbidden(f"{identity.role} {identity.name} may not do this ({needs})")
 

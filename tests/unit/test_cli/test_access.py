@@ -47,6 +47,8 @@ def test_a_day_of_an_admin_and_of_a_member(wooly: Wooly, controller: str, tmp_pa
     made = wooly("keys", "create", "--user", "anna", "--scope", "read", "--days", "1", **at)
     key = made.stdout.strip()
     assert re.fullmatch(r"wk_[a-z2-7]{16}_[a-z2-7]{52}", key) and key not in made.stderr
+    token = wooly("keys", "token", "--minutes", "5", **at)
+    assert re.fullmatch(r"wt_[\w.-]+", token.stdout.strip()) and ADMIN.split("_")[1] in token.stderr
     assert wooly("keys", "revoke", key, **at).returncode == 0
     states = {found["id"]: found["state"] for found in json.loads(wooly("keys", "list", "--json", **at).stdout)["items"]}
     assert states == {key.split("_")[1]: "revoked", ADMIN.split("_")[1]: "active"}
