@@ -165,3 +165,14 @@ def test_what_is_not_there_and_what_is_anothers_look_the_same(house: Secured) ->
         connection.close()
         assert [reply.status for reply in found] == [404, 404]
         assert found[0].body.replace(theirs.encode(), b"?") == found[1].body.replace(nothing.encode(), b"?")
+
+
+def test_billing_takes_a_token_of_a_key_within_the_rights_of_the_key(house: Secured) -> None:
+    connection = house.connect("controller")
+    made = ask(connection, "POST", "/api/v1/tokens", {}, **house.headers(house.askers[f"{HOME} admin"]))
+    connection.close()
+    connection = house.connect("billing")
+    bearer = {"Authorization": f"Bearer {made.json['token']}"}
+    found = [ask(connection, "GET", f"/api/v1/billing/accounts/{tenant}", **bearer).status for tenant in (HOME, OTHER)]
+    connection.close()
+    assert found == [200, 404]
