@@ -23,7 +23,7 @@ from bus_schemas import dataport, events, journal, model_cache, telemetry
 from bus_schemas.batch import LIMITS, Batch, Done, Limits, encode_done
 from bus_schemas.frames import HEAD, frame
 from services.server.executor.content import Content
-from services.server.executor.data_port import DataPort
+from services.server.executor.data_port import DataPort, listen
 from services.server.executor.model_cache import CachePort, ModelCache
 from services.server.executor.staging import Staging
 from services.server.inflow import read
@@ -206,7 +206,7 @@ class Port:
             return None if domain is None else CachePort(cache, content, domain)
 
         self.hellos = [b"", frame(dataport.Hello("s", "token")), frame(dataport.Hello(*door))]
-        self.port = DataPort(self.staging, content, folder / "d", "127.0.0.1", 0, "127.0.0.1", open_cache=open_cache)
+        self.port = DataPort(self.staging, content, listen(folder / "d", "127.0.0.1", 0), "127.0.0.1", open_cache=open_cache)
         self.port.start()
 
     def ask(self, data: bytes) -> bytes:
