@@ -112,6 +112,16 @@ def test_the_batches_of_a_real_client_are_accepted() -> None:
         assert batch.seq > 0
 
 
+def same(now: Any, before: Any) -> bool:
+    """Whether a value is what it was; a struct, which is an array here, may have further fields that are not set."""
+    if isinstance(before, list):
+        more = now[len(before) :]
+        return len(now) >= len(before) and all(map(same, now, before)) and all(field is None for field in more)
+    if isinstance(before, dict):
+        return all(name in now and same(now[name], value) for name, value in before.items())
+    return bool(now == before)
+
+
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_message_still_means_the_same(name: str) -> None:
     """Its bytes are read to the same fields, and the value of today is written to bytes that hold those first."""
@@ -120,6 +130,6 @@ def test_a_message_still_means_the_same(name: str) -> None:
     value = msgspec.msgpack.decode(bytes.fromhex(MESSAGES[name]["bytes"]), type=struct)
     have = json.loads(msgspec.json.encode(msgspec.structs.asdict(value)))
     for field, expected in MESSAGES[name]["fields"].items():
-        assert have[field] == expected, field
+        assert same(have[field], expected), field
     before, now = (msgspec.msgpack.decode(data) for data in (bytes.fromhex(MESSAGES[name]["bytes"]), msgspec.msgpack.encode(value)))
-    assert now[: len(before)] == before if isinstance(before, list) else before.items() <= now.items()
+    assert same(now[: len(before)] if isinstance(before, list) else now, before)

@@ -212,8 +212,8 @@ class Access:
         return self._token("relay", secrets.token_hex(_SESSION_ID_BYTES), who, now_s, now_s, RELAY_S)
 
     def access_token(self, who: Identity, life_s: int) -> Token:
-        """A token that stands for the key of ``who`` for ``life_s``, and no longer than the key is valid. Raises TooMany: each is recorded
-        in the log."""
+        """A token that stands for the key of ``who`` for ``life_s``, and no longer than the key is valid. Raises QuotaReached: each is
+        recorded in the log."""
         session = self.begin_session(who)
         return Token("access", session.id, who.name, who.key, "", session.began_s, session.issued_s, session.issued_s + life_s)
 

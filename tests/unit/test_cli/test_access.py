@@ -79,7 +79,7 @@ def test_a_day_of_an_admin_and_of_a_member(wooly: Wooly, controller: str, tmp_pa
     assert "erased" in wooly("users", "erase", "anna", "--yes", **at).stdout
     assert "erased" in wooly("tenants", "erase", "acme", "--yes", **at).stdout
     listed = json.loads(wooly("users", "list", "--json", **at).stdout)["items"]
-    assert [(user["id"], user["title"], user["disabled"]) for user in listed] == [("anna", "", True), ("carl", "", True)]
+    assert [(user["id"], user["title"], user["disabled"]) for user in listed] == [("anna", "", True), ("carl", "", False)]
     wrong = wooly("login", "--user", "anna", stdin="not this\n", **at)
     assert wrong.returncode == 2 and "does not let anna in" in wrong.stderr and ADMIN in stored.read_text()
 
