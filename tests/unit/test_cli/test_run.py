@@ -85,7 +85,7 @@ def test_flags_reach_the_script_and_its_children(wooly: Wooly, tmp_path: Path) -
 
 def test_the_device_is_on_and_a_missing_bus_is_one_line(wooly: Wooly, tmp_path: Path) -> None:
     path = script(tmp_path, "import torch\nprint(torch.cuda.is_available())\ntorch.zeros(1, device='cuda')\n")
-    found = wooly("run", "--nats-url", BUS, path)
+    found = wooly("run", "--nats-url", BUS, path, WOOLY_RECOVERY_WAIT_S="0")
     assert found.stdout == "True\n" and found.returncode == 2
     assert found.stderr.startswith(f"wooly: no NATS server answers at {BUS}") and found.stderr.count("\n") == 1
 

@@ -65,7 +65,7 @@ def test_types_that_no_kernel_of_torch_takes_are_refused(samples: int) -> None:
         for op in op_db:
             if not any(part in op.name for part in _ELSEWHERE):
                 differences = _differences(op, samples)
-                assert not (differences == [] and op.name in _DIFFERENT), f"{op.name} does not differ any more"
+                assert samples == 1 or differences or op.name not in _DIFFERENT, f"{op.name} does not differ any more"
                 found += [] if op.name in _DIFFERENT else differences
     torch.cuda.synchronize()
     assert found == []
