@@ -82,7 +82,8 @@ def test_figures_and_charts_follow_what_is_measured(plane: Plane, browser: Chrom
     browser.open("/nodes/n1")
     browser.says("Live", "#live-state")
     browser.says("Nothing measured yet", "#load-0")
-    publish(plane, 64, ago_s=10)  # it comes when its slot of the chart is over
+    for ago_s in (10, 0):  # a point comes when its slot of the chart is over, within the next two: on a busy machine the first may be late
+        publish(plane, 64, ago_s=ago_s)
     browser.says("64 %", "#device-0")
     browser.says("64 %", "#load-0-figure .legend")
     browser.until(lambda: not browser.all("#load-0 .plot-empty"), "the chart still says that it is empty")
