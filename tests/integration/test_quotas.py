@@ -143,7 +143,7 @@ def test_messages_beyond_the_rate_wait_and_the_pong_names_the_quota(stack: Secur
                 await flooding.send("s")
             excess = await pong_excess(flooding, wanted=True)
             assert excess is not None and excess.quota == "messages" and excess.limit == 4 * MESSAGES_A_SECOND
-            assert excess.used >= excess.limit and excess.retry_after_ms > 0
+            assert excess.limit - excess.used < MESSAGES_A_SECOND and excess.retry_after_ms > 0, "some regain while the answer is made"
             assert await pong_excess(stranger, wanted=False) is None, "another tenant"
             answers = await stranger.answers("s")
             await stranger.send("s")
