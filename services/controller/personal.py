@@ -103,7 +103,7 @@ class PersonalKeys:
 
     def _on_key(self, position: int, subject: str, data: bytes) -> None:
         owner = subject.removeprefix(_ROOT)
-        if position <= self._positions.get(owner, 0):
+        if position <= self._positions.get(owner, 0) or not owner.startswith(("user.", "tenant.")):
             return
         self._positions[owner] = position
         self._ciphers.pop(owner, None)
