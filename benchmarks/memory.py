@@ -23,6 +23,7 @@ from scheduler.vram import SwapIn, SwapOut, SwappedIn, SwappedOut
 from scheduler.vram.journal import Record, decode_journal
 from services.kit.bus import Bus
 from tests.support.node import Node, Program, until
+from tests.support.sections import write_section
 from tests.support.stack import ROOT
 from wis.builder import Builder
 from wis.dtypes import DType
@@ -35,8 +36,6 @@ MIB: Final = 1 << 20
 BASE_MIB: Final = (64, 48, 32, 24, 16, 8)
 PRIVATE_MIB: Final = 16
 DOCUMENT: Final = ROOT / "docs" / "memory.md"
-_BEGIN: Final = "<!-- figures: begin -->"
-_END: Final = "<!-- figures: end -->"
 
 OVER_DEVICE_MIB: Final = 256
 OVER_TENANT_MIB: Final = 192
@@ -302,10 +301,7 @@ def main() -> None:
     text = "\n".join([*dedup(), *overcommit(), *swap_speed()])
     print(text)
     if not options.dry:
-        document = DOCUMENT.read_text()
-        before, rest = document.split(_BEGIN)
-        _, after = rest.split(_END)
-        DOCUMENT.write_text(f"{before}{_BEGIN}\n\n{text}\n{_END}{after}")
+        write_section(DOCUMENT, "figures", f"\n{text}\n")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,10 @@ _PRIORITY_MIDDLE: Final = 2
 _FILE_DEFAULT: Final = "~/.config/wooly/config"
 
 
+START_WAIT_S_MAX: Final = 30.0
+"""Longer than a restart takes, and short enough for a wrong address."""
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """The merged configuration. ``origin`` says where each key that is not at its default came from."""
@@ -75,6 +79,11 @@ class Config:
     def priority(self) -> int:
         """Without a controller: what PRIO says, else the middle, or 0 with a latency target, which needs it."""
         return self.prio if self.prio is not None else 0 if self.sla_ms_p99 else _PRIORITY_MIDDLE
+
+    @property
+    def start_wait_s(self) -> float:
+        """How long a script that starts waits for what does not answer."""
+        return min(self.recovery_wait_s, START_WAIT_S_MAX)
 
     @property
     def vram_quota_bytes(self) -> int:

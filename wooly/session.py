@@ -34,7 +34,7 @@ from wooly.transport.bus import BusThread, NoAnswer, bus_credentials
 from wooly.transport.data_port import DataPort
 from wooly.transport.halt import Halt
 from wooly.transport.opening import open_on_node
-from wooly.transport.patience import START_WAIT_S_MAX, Outage
+from wooly.transport.patience import Outage
 from wooly.transport.trace import Tracer
 
 __all__ = ["Session", "open_session"]
@@ -552,7 +552,7 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
     node's refusal.
     """
     bus = BusThread(config.nats_urls, f"wooly_{secrets.token_hex(6)}", bus_credentials(config))
-    bus.start(min(config.recovery_wait_s, START_WAIT_S_MAX))
+    bus.start(config.start_wait_s)
     try:
         tracer = Tracer("wooly-client")
         info = open_on_node(bus, config, title, device, tracer.open(title))

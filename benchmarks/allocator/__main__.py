@@ -11,7 +11,6 @@ import math
 import os
 import platform
 import random
-import re
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -25,10 +24,10 @@ from jit.engine import Engine
 from jit.memory import Arena, Capacity, SpaceMemory
 from jit.memory.arena import Moved
 from tests.support.churn import churn
+from tests.support.sections import write_section
 from tests.support.stack import ROOT
 
 _DOCUMENT: Final = ROOT / "docs" / "memory.md"
-_BEGIN, _END = "<!-- allocator: begin -->", "<!-- allocator: end -->"
 _ROUNDS: Final = 7
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -42,8 +41,7 @@ def main() -> None:
     text = "\n".join(parts)
     print(text)
     if asked.publish:
-        document = _DOCUMENT.read_text()
-        _DOCUMENT.write_text(re.sub(f"(?s){_BEGIN}.*{_END}", lambda _: f"{_BEGIN}\n{text}\n{_END}", document))
+        write_section(_DOCUMENT, "allocator", text + "\n")
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:

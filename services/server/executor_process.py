@@ -131,7 +131,7 @@ class ExecutorProcess:
             file.unlink(missing_ok=True)
 
     def leave(self) -> None:
-        """Close the connection: the executor goes on without a server, for a while."""
+        """Close the connection: the executor continues without a server for `orphan_s`."""
         self._drop()
 
     def kill(self) -> None:

@@ -15,12 +15,11 @@ from typing import Any
 
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.stack import Script, Stack
+from tests.support.sections import write_section
 from tests.support.stack import ROOT
 
 _SCRIPT_S = 300
 _SETTLED_S = 60
-_DOC = ROOT / "docs" / "durability.md"
-_BEGIN, _END = "<!-- chaos -->\n", "<!-- /chaos -->\n"
 
 
 @dataclass(slots=True)
@@ -64,7 +63,8 @@ def undisturbed(folder: Path) -> tuple[list[str], tuple[int, int]]:
         script = Script(stack, "undisturbed")
         if script.ends(_SCRIPT_S) != 0:
             raise RuntimeError(f"the undisturbed run failed:\n{script.errors}")
-        time.sleep(2)
+        if not _billed(stack, None):
+            raise RuntimeError("the bill of the undisturbed run is not what the log gives")
         return script.lines, _bill(stack)
 
 
@@ -116,9 +116,7 @@ def main() -> int:
             print(f"{fault.what}: {row}, {time.monotonic() - began_s:.0f} s", flush=True)
     print(table(rows))
     if asked.publish:
-        page = _DOC.read_text()
-        head, _, rest = page.partition(_BEGIN)
-        _DOC.write_text(f"{head}{_BEGIN}{table(rows)}{_END}{rest.partition(_END)[2]}")
+        write_section(ROOT / "docs" / "durability.md", "chaos", table(rows))
     kept = {fault: row for fault, row in rows.items() if not fault.ends_session}
     held = all(row.finished == row.identical == row.runs for row in kept.values())
     return 0 if held and all(row.billed == row.next == row.runs for row in rows.values()) else 1

@@ -1,4 +1,4 @@
-"""The faults: what happens to a stack and a script that uses it."""
+"""The faults: what happens to a stack and a script that uses it. They sleep for as long as an outage lasts: that is what is tried."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_erased_names_are_nowhere_and_the_log_is_as_it_was(tmp_path: Path) -> No
 
     async def reads(projection: LogProjection, facts: object) -> bool:
         await projection.caught_up()
-        return shown(projection) == list(facts)  # type: ignore[call-overload]
+        return shown(projection) == list(facts)  # type: ignore[call-overload]  # facts is what shown() made
 
     folder = tmp_path / "nats"
     nats = NatsServer(folder, sync_always=True)

@@ -109,7 +109,7 @@ def test_a_killed_server_is_waited_for(node: Node, said: list[str]) -> None:
     waits(said, "node test-node does not answer")
     node.start_server()
     more.ended()
-    assert any(line.startswith("wooly: going on after") for line in said)
+    assert any(line.startswith("wooly: continuing after") for line in said)
 
 
 def test_a_bus_that_is_away_is_waited_for(node: Node, said: list[str]) -> None:
@@ -136,7 +136,7 @@ def test_a_server_that_stood_still_is_waited_for(node: Node, said: list[str]) ->
 def test_a_data_port_that_cannot_be_reached_is_waited_for(node: Node, said: list[str]) -> None:
     """Its socket is moved away: connections are refused."""
     counting = Counting(node.open())
-    port = Path(next(a for a in counting.session.info.node.data_port if a.startswith("unix:")).removeprefix("unix:"))  # type: ignore[union-attr]
+    port = Path(next(a for a in counting.session.info.node.data_port if a.startswith("unix:")).removeprefix("unix:"))  # type: ignore[union-attr]  # an open session has a node
     counting.session._data_port._addresses = [f"unix:{port}"]
     counting.session._data_port.close()
     os.rename(port, f"{port}.away")

@@ -505,7 +505,7 @@ def test_a_script_that_starts_while_no_controller_runs_waits(world: World, monke
     """The bus admits no key then: no service answers its callout."""
     said: list[str] = []
     monkeypatch.setattr("wooly.progress.say", said.append)
-    monkeypatch.setattr("wooly.session.START_WAIT_S_MAX", 120.0)  # a busy machine may take long to start a controller
+    monkeypatch.setattr("wooly.config.START_WAIT_S_MAX", 120.0)  # a busy machine may take long to start a controller
     stack = world.stack
     config = Config(
         nats_urls=(stack.addresses["nats"],), controller_url=stack.addresses["controller"], api_key=world.a, tls_ca=str(stack.ring.ca),

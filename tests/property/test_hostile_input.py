@@ -193,7 +193,7 @@ class Port:
     def __init__(self, folder: Path) -> None:
         self.errors: list[str] = []
         handler = logging.Handler(logging.ERROR)
-        handler.emit = lambda record: self.errors.append(record.getMessage())  # type: ignore[method-assign]
+        handler.emit = lambda record: self.errors.append(record.getMessage())  # type: ignore[method-assign]  # a handler that only collects
         logging.getLogger("asyncio").addHandler(handler)
         self.staging = Staging()
         self.staging.open("s", "token", 1 << 20)

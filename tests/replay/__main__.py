@@ -12,10 +12,9 @@ from typing import Final
 
 from tests.replay.life import Lived, live
 from tests.replay.mixes import Mix, mix
+from tests.support.sections import write_section
 from tests.support.stack import ROOT
 
-_BEGIN: Final = "<!-- record of make replay-runs: begin -->"
-_END: Final = "<!-- end -->"
 _SHOWN: Final = ("Launch", "Preempt", "Allow", "Await", "SwapOut", "SwapIn")
 
 
@@ -58,10 +57,8 @@ def _write(path: Path, lives: list[tuple[Mix, Lived]]) -> None:
     equal = sum(lived.document["equal"] for _, lived in lives)
     kinds = ", ".join(f"{total[name]} {name}" for name in _SHOWN)
     summary = f"{equal} of {len(lives)} runs equal, digest for digest: {decisions} decisions, among them {kinds}."
-    lines = [_BEGIN, "", summary, "", head, "|" + "---|" * (6 + len(_SHOWN)), *(_line(*pair) for pair in lives), "", _END]
-    text = path.read_text()
-    before, rest = text.split(_BEGIN, 1)
-    path.write_text(before + "\n".join(lines) + rest.split(_END, 1)[1])
+    lines = ["", summary, "", head, "|" + "---|" * (6 + len(_SHOWN)), *(_line(*pair) for pair in lives), "", ""]
+    write_section(path, "runs", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -228,6 +228,23 @@ def test_a_folder_that_others_may_use_is_not_given_away_and_the_reason_is_named(
     assert own.stat().st_uid == 0
 
 
+FORKS = """reading, writing = os.pipe()
+try:
+    while len(children) < 64:
+        child = os.fork()
+        if child == 0:
+            os.close(writing)
+            os.read(reading, 1)
+            os._exit(0)
+        children.append(child)
+except OSError as error:
+    reasons.append(error.errno)
+os.close(writing)
+for child in children:
+    os.waitpid(child, 0)
+"""
+"""Forks until that is refused, with the reason."""
+
 LIMITED = """
 import json, os, resource, sys
 from pathlib import Path
@@ -243,20 +260,7 @@ except OSError as error:
     reasons.append(error.errno)
 for file in files:
     os.close(file)
-reading, writing = os.pipe()
-try:
-    while len(children) < 64:
-        child = os.fork()
-        if child == 0:
-            os.close(writing)
-            os.read(reading, 1)
-            os._exit(0)
-        children.append(child)
-except OSError as error:
-    reasons.append(error.errno)
-os.close(writing)
-for child in children:
-    os.waitpid(child, 0)
+FORKS
 print(json.dumps([reasons, resource.getrlimit(resource.RLIMIT_CORE)]))
 """
 
@@ -265,7 +269,7 @@ def test_files_processes_and_core_files_are_limited(folder: Path) -> None:
     user = f"User({EXECUTOR_UID + 1}, {EXECUTOR_UID + 1})" if os.getuid() == 0 else "None"  # no other process has it
     (folder / "own").chmod(0o700)
     folder.chmod(0o711)
-    reasons, core = inside(LIMITED.replace("USER", user), folder / "own")
+    reasons, core = inside(LIMITED.replace("USER", user).replace("FORKS", FORKS), folder / "own")
     assert reasons == [errno.EMFILE, *([errno.EAGAIN] if os.getuid() == 0 else [])] and core == [0, 0]
 
 
@@ -276,20 +280,7 @@ from wooly_server.cgroup import Limits, enter_cgroup, group_of, ran_out_of_memor
 
 layers = enter_cgroup(Limits(64 << 20, 16, 50))
 group, reasons, children = group_of(os.getpid()), [], []
-reading, writing = os.pipe()
-try:
-    while len(children) < 64:
-        child = os.fork()
-        if child == 0:
-            os.close(writing)
-            os.read(reading, 1)
-            os._exit(0)
-        children.append(child)
-except OSError as error:
-    reasons.append(error.errno)
-os.close(writing)
-for child in children:
-    os.waitpid(child, 0)
+FORKS
 assert not ran_out_of_memory(group)
 child = os.fork()
 if child == 0:
@@ -306,6 +297,6 @@ _NO_GROUP = [layer for layer in offered_limits() if layer.startswith("no ")]
 
 @pytest.mark.skipif(bool(_NO_GROUP), reason=", ".join(_NO_GROUP))
 def test_a_group_limits_memory_processes_and_time() -> None:
-    layers, reasons, status, counted, cpu = inside(GROUPED)
+    layers, reasons, status, counted, cpu = inside(GROUPED.replace("FORKS", FORKS))
     assert not [layer for layer in layers if layer.startswith("no ")], layers
     assert reasons == [errno.EAGAIN] and (status, counted) == (-signal.SIGKILL, True) and cpu == "50000 100000\n"

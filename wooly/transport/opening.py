@@ -34,7 +34,7 @@ from wooly.errors import (
     from_fault,
 )
 from wooly.transport.bus import BusThread, NoAnswer
-from wooly.transport.patience import START_WAIT_S_MAX, Away, repeat
+from wooly.transport.patience import Away, repeat
 
 if TYPE_CHECKING:
     from wooly.api import Client
@@ -87,8 +87,7 @@ def ask(config: Config, title: str) -> Place:
 
     client = Client(config.controller_url, api_key=config.api_key, ca=config.tls_ca, insecure=config.insecure, timeout_s=_TIMEOUT_S)
     new_id = uuid.uuid4().hex  # a repeated request is the same task
-    wait_s = min(config.recovery_wait_s, START_WAIT_S_MAX)
-    task = repeat(lambda: _get(client, config.task_id) if config.task_id else _submit(client, config, title, new_id), wait_s)
+    task = repeat(lambda: _get(client, config.task_id) if config.task_id else _submit(client, config, title, new_id), config.start_wait_s)
     if task.node is None and task.state == "queued":
         task = _wait(client, task, own=not config.task_id)
     return _place(task, config.tenant, title)
@@ -275,7 +274,7 @@ def _own_choice(bus: BusThread, config: Config, title: str) -> Place:
 
 def _start_wait_s(config: Config) -> float:
     """How long a node is waited for: it may be about to start, or its device is being restarted."""
-    return max(_RESTART_S, min(config.recovery_wait_s, START_WAIT_S_MAX))
+    return max(_RESTART_S, config.start_wait_s)
 
 
 def _open(bus: BusThread, node: str, request: OpenSession) -> SessionOpened:

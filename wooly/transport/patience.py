@@ -9,10 +9,8 @@ from typing import Final, TypeVar
 from wooly import progress
 from wooly.errors import WoolyError
 
-__all__ = ["Away", "Outage", "START_WAIT_S_MAX", "repeat"]
+__all__ = ["Away", "Outage", "repeat"]
 
-START_WAIT_S_MAX: Final = 30.0
-"""How long a script that starts waits at most: longer than a restart takes, and short enough for a wrong address."""
 _SAY_AFTER_S: Final = 2.0
 _PAUSE_S: Final = 0.1
 _PAUSE_S_MAX: Final = 1.0
@@ -41,7 +39,7 @@ class Outage:
     def over(self) -> None:
         """It answers."""
         if self._said and self._began_s is not None:
-            progress.say(f"wooly: going on after {time.monotonic() - self._began_s:.0f} s")
+            progress.say(f"wooly: continuing after {time.monotonic() - self._began_s:.0f} s")
         self._began_s, self._said = None, False
 
 

@@ -28,7 +28,9 @@ import psutil
 
 from tests.adversarial.stack import bus_attacks, device_attacks, web_attacks
 from tests.adversarial.stack.field import Attacker, Victim
+from tests.support.sections import write_section
 from tests.support.secure import SecureStack
+from tests.support.stack import ROOT
 from tests.support.world import World
 
 ATTACKS: Final = bus_attacks.ATTACKS | device_attacks.ATTACKS | web_attacks.ATTACKS
@@ -41,9 +43,6 @@ _MEMORY_BYTES_MAX: Final = 4 << 30
 """Of one process. A node may keep 8 GiB of staged bytes, at most a quarter of the machine's memory."""
 _DISK_BYTES_MAX: Final = 6 << 30
 """Of the whole stack: the streams have bounds of their own, the largest of 4 GiB."""
-_BEGIN: Final = "<!-- crowd -->\n"
-_END: Final = "<!-- /crowd -->\n"
-_DOC: Final = Path(__file__).parents[3] / "docs" / "security.md"
 
 
 @dataclass
@@ -165,9 +164,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = _text(arguments, watched)
     print(text)
     if arguments.publish:
-        page = _DOC.read_text()
-        head, _, rest = page.partition(_BEGIN)
-        _DOC.write_text(head + _BEGIN + text + "\n" + _END + rest.partition(_END)[2])
+        write_section(ROOT / "docs" / "security.md", "crowd", text + "\n")
     return bool(watched.wrong)
 
 

@@ -7,7 +7,6 @@ Times are CPU time of one decision, its event included: a machine that others us
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 import sys
 import time
@@ -17,10 +16,10 @@ from typing import Final
 from bus_schemas.events import TaskPlaced, TaskRefused
 from tests.simulation.placement.canaries import CANARIES, caught_by
 from tests.simulation.placement.world import Outcome, Plan, digest_of, replay, run
+from tests.support.sections import write_section
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 _PAGE: Final = ROOT / "docs" / "placement.md"
-_MARKS: Final = re.compile(r"(<!-- figures -->\n).*?(<!-- end -->)", re.S)
 
 
 def _at(times_ns: list[int], share: float) -> str:
@@ -71,8 +70,7 @@ def main() -> int:
     table = _table(plan, outcome, caught, (time.process_time() - start_s) / 60)
     print(table)
     if asked.publish:
-        page = _PAGE.read_text()
-        _PAGE.write_text(_MARKS.sub(lambda marks: marks[1] + table + marks[2], page))
+        write_section(_PAGE, "figures", table)
     return 0 if all(caught.values()) else 1
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import re
 import sys
 import time
 from dataclasses import dataclass, field
@@ -32,9 +31,9 @@ from bus_schemas.events import (
 from scheduler.placement import ClusterView, decide
 from scheduler.placement.reasons import REASONS
 from scheduler.placement.view import COMPLETED
+from tests.support.sections import write_section
 
 _PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "placement.md"
-_MARKS: Final = re.compile(r"(<!-- stream -->\n).*?(<!-- end of stream -->)", re.S)
 _GIB: Final = 1 << 30
 _LIVE_MAX: Final = 14_000
 _ENDS: Final = 0.3
@@ -152,7 +151,7 @@ def main() -> int:
     )
     print(text)
     if asked.publish:
-        _PAGE.write_text(_MARKS.sub(lambda marks: marks[1] + text + marks[2], _PAGE.read_text()))
+        write_section(_PAGE, "stream", text)
     return 0 if equal else 1
 
 

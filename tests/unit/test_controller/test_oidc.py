@@ -100,7 +100,7 @@ class _Forger(BaseHTTPRequestHandler):
             type(self).key_sets_sent += 1
             self._send(KEYS.as_dict())
         else:
-            at = f"http://127.0.0.1:{self.server.server_port}"  # type: ignore[attr-defined]
+            at = f"http://127.0.0.1:{self.server.server_port}"  # type: ignore[attr-defined]  # it is an HTTPServer
             self._send({"issuer": at, "authorization_endpoint": at, "token_endpoint": f"{at}/token", "jwks_uri": f"{at}/keys"})
 
     def do_POST(self) -> None:
