@@ -65,7 +65,7 @@ class Stack:
 
 
 def _micro(fact: UsageRecorded) -> int:
-    amount = charge(fact.core_ns, fact.byte_ms, BASE_PRICES["standard"])
+    amount = charge(fact.core_ns + fact.compile_ns, fact.byte_ms, BASE_PRICES["standard"])
     return amount.core_micro + amount.vram_micro
 
 
