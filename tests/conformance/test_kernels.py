@@ -17,6 +17,8 @@ from tests.support.kernel_devices import KERNEL_DEVICES
 OPENCL_EVERY = 8
 """PoCL takes half a second to compile a kernel: of the corpus, one in so many."""
 TARGET_EVERY = 40
+LONG = ("crypto/sha256", "sorts/insertion_local")
+"""LLVM takes more than ten seconds for one of these, most of it for the versions in pieces."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,7 @@ def opencl() -> Iterator[Any]:
     device.close()
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.variant) if name in LONG else name for name in CASES])
 def test_equal_to_numpy_everywhere(name: str, devices: dict[str, Any]) -> None:
     """Right, the same bits and counts on both devices; certified grids also in pieces."""
     case = CASES[name]

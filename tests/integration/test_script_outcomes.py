@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.command import command_in
-from tests.support.script import Script, task_called
+from tests.support.script import PYTHON, Script, task_called
 from tests.support.stack import EmbeddedStack
 
 WOOLY = str(Path(sys.executable).with_name("wooly"))
@@ -52,10 +52,11 @@ ENDINGS = {
 }
 
 
-LAUNCHED = [pytest.param(name, (), id=f"{name}-python") for name in ENDINGS]
-LAUNCHED += [pytest.param(name, (WOOLY, "run"), id=f"{name}-wooly-run") for name in ("normal", "exit3", "error")]
-OTHERS = [name for name in ENDINGS if name not in ("normal", "exit3", "error")]
-LAUNCHED += [pytest.param(name, (WOOLY, "run"), id=f"{name}-wooly-run", marks=pytest.mark.variant) for name in OTHERS]
+LAUNCHED = [pytest.param(name, (), id=name) for name in ENDINGS]
+for way, launcher in {"python": (PYTHON,), "wooly-run": (WOOLY, "run")}.items():
+    for ending in ENDINGS:
+        marks = () if ending in ("exit3", "error") else pytest.mark.variant
+        LAUNCHED.append(pytest.param(ending, launcher, id=f"{ending}-{way}", marks=marks))
 
 
 @pytest.mark.parametrize(("name", "launcher"), LAUNCHED)
@@ -68,8 +69,14 @@ def test_how_a_script_ended_is_its_tasks_state(stack: EmbeddedStack, name: str, 
     assert ended(stack, f"{title}.py") == (state, reason, outcome)
 
 
-@pytest.mark.parametrize("launcher", [(), (WOOLY, "run")], ids=["python", "wooly-run"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("number", "launcher"),
+    [
+        *((number, ()) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+        *((signal.SIGINT, launcher) for launcher in ((PYTHON,), (WOOLY, "run"))),
+        *(pytest.param(number, (WOOLY, "run"), marks=pytest.mark.variant) for number in (signal.SIGTERM, signal.SIGHUP)),
+    ],
+)
 def test_a_signal_is_reported_and_kills_as_ever(stack: EmbeddedStack, number: signal.Signals, launcher: tuple[str, ...]) -> None:
     title = f"{number.name}{len(launcher)}"
     with Script(stack, title, START + "time.sleep(300)\n", *launcher, REQUIRED_VRAM="64") as script:

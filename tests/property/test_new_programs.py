@@ -12,4 +12,4 @@ from tests.support.programs import run
 
 @pytest.mark.slow
 def test_new_programs_through_bus_and_node_agree_with_the_cpu() -> None:
-    run(150, None, "--backend", "reference")
+    run(80, None, "--backend", "reference")

@@ -36,12 +36,15 @@ from typing import IO, Any, Final, NoReturn
 from tests.support.stack import ROOT, plain_environment
 from wooly_server import run_module
 
-__all__ = ["ForkedProcess", "run_script", "start_service"]
+__all__ = ["ForkedProcess", "run_script", "start_script", "start_service"]
 
 _MESSAGE_BYTES: Final = 1 << 18
 _SCRIPTS: Final = ("torch", "torch._dynamo", "wooly.activation", "wooly.session")
 """Not transformers: it looks for a device while it is imported."""
-_SERVICES: Final = ("services.controller.__main__", "services.billing.__main__", "services.server.__main__")
+_SERVICES: Final = (
+    *("services.controller.__main__", "services.billing.__main__", "services.server.__main__"),
+    *("httpcore", "anyio._backends._asyncio", "litestar.plugins.pydantic", "litestar.plugins.attrs"),  # loaded by the first use otherwise
+)
 
 
 class ForkedProcess:
@@ -137,12 +140,18 @@ def _server(modules: tuple[str, ...]) -> _Server:
     return _Server(modules)
 
 
+def start_script(script: Path, *arguments: str, env: Mapping[str, str], cwd: Path, stdout: IO[bytes], stderr: IO[bytes]) -> ForkedProcess:
+    """``python SCRIPT ARGUMENT...`` in a copy that runs on."""
+    request = {"script": str(script), "arguments": arguments, "environment": dict(env), "folder": str(cwd)}
+    server = _server(_SCRIPTS)
+    with open(os.devnull, "rb") as nothing:
+        return ForkedProcess(server, server.fork(request, [nothing.fileno(), stdout.fileno(), stderr.fileno()]))
+
+
 def run_script(script: Path, *arguments: str, env: Mapping[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
     """``python SCRIPT ARGUMENT...`` in a copy. Raises TimeoutExpired after four minutes."""
-    request = {"script": str(script), "arguments": arguments, "environment": dict(env), "folder": str(cwd)}
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error, open(os.devnull, "rb") as nothing:
-        server = _server(_SCRIPTS)
-        process = ForkedProcess(server, server.fork(request, [nothing.fileno(), output.fileno(), error.fileno()]))
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:
+        process = start_script(script, *arguments, env=env, cwd=cwd, stdout=output, stderr=error)
         try:
             code = process.wait(240)
         finally:

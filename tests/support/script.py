@@ -1,4 +1,4 @@
-"""A user's script in a process of its own, with the environment that a stack's users export."""
+"""A user's script with the environment that a stack's users export."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.support.fork_server import ForkedProcess, start_script
 from tests.support.node import until
 from tests.support.stack import EmbeddedStack
 
-__all__ = ["Script", "tasks_of", "task_called"]
+__all__ = ["PYTHON", "Script", "tasks_of", "task_called"]
+
+PYTHON = sys.executable
+"""The launcher of a script that runs in a process of its own."""
 
 _END_S = 120
 _AS_IN_A_TERMINAL = ("env", "--default-signal=INT")
@@ -22,10 +26,13 @@ _AS_IN_A_TERMINAL = ("env", "--default-signal=INT")
 
 
 class Script:
-    """``code`` as ``NAME.py``, run by Python or, with ``launcher``, by another command; ended when the ``with`` block is left.
+    """``code`` as ``NAME.py``, run in a copy of a Python that has imported torch or, with ``launcher``, by a command; ended when the
+    ``with`` block is left.
 
     ``folder``: where the script lies. ``error``: the standard error so far.
     ``terminal``: the file descriptor of a terminal that standard error goes to."""
+
+    process: ForkedProcess | subprocess.Popen[bytes]
 
     def __init__(self, stack: EmbeddedStack, name: str, code: str, *launcher: str, terminal: int | None = None, **environ: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -35,10 +42,14 @@ class Script:
         self._error = folder / "error"
         self._output = folder / "output"
         environment = stack.client_environment(CONTROLLER_URL=stack.addresses["controller"], HOME=str(folder), **environ)
+        environment = {key: value for key, value in environment.items() if value}
         with self._error.open("wb") as error, self._output.open("wb") as output:
+            if not launcher:
+                self.process = start_script(path, env=environment, cwd=folder, stdout=output, stderr=error)
+                return
             self.process = subprocess.Popen(
-                [*_AS_IN_A_TERMINAL, *(launcher or (sys.executable,)), str(path)],
-                env={key: value for key, value in environment.items() if value},
+                [*_AS_IN_A_TERMINAL, *launcher, str(path)],
+                env=environment,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

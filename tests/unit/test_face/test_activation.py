@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import torch
 
+from tests.support.fork_server import run_script
+from tests.support.stack import plain_environment
 from wooly.config import HIDE_LOCAL, Config
 from wooly.device.face import checks
 from wooly.errors import ActivationError, UnsupportedTorch
@@ -23,6 +25,13 @@ def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("WOOLY", "CONTROLLER", "GPU", "PRIO", "REQUIRED", "TORCH_DEVICE"))}
     kept |= {"OMP_NUM_THREADS": "1", "HOME": "/nonexistent", **environ}
     return subprocess.run([sys.executable, "-c", code], env=kept, capture_output=True, text=True, timeout=120, check=False)
+
+
+def script(folder: Path, code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """``code`` in a copy of an interpreter that has imported torch."""
+    path = folder / "script.py"
+    path.write_text(code)
+    return run_script(path, env=plain_environment(HOME="/nonexistent", **environ), cwd=folder)
 
 
 def test_nothing_happens_unasked() -> None:
@@ -60,15 +69,15 @@ def test_a_mistyped_variable_is_said_once() -> None:
 @pytest.mark.parametrize(
     ("value", "shown"), [("", "False 0"), ("-1", "False 0"), ("-1,0", "False 0"), ("0", "True 1"), ("remote", "True 1")]
 )
-def test_cuda_visible_devices_hides_the_device(value: str, shown: str) -> None:
+def test_cuda_visible_devices_hides_the_device(value: str, shown: str, tmp_path: Path) -> None:
     code = "import torch; print(torch.cuda.is_available(), torch.cuda.device_count())"
-    found = python(code, WOOLY_NATS_URL="nats://127.0.0.1:1", CUDA_VISIBLE_DEVICES=value)
+    found = script(tmp_path, code, WOOLY_NATS_URL="nats://127.0.0.1:1", CUDA_VISIBLE_DEVICES=value)
     assert found.stdout == f"{shown}\n" and found.stderr == ""
 
 
 @pytest.mark.parametrize("value", ["", " ", "-1", "-1,0", "7", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "MIG-0"])
-def test_a_script_that_uses_a_hidden_device_fails_as_on_cuda(value: str) -> None:
-    found = python("import torch; torch.zeros(1, device='cuda')", WOOLY_NATS_URL="nats://127.0.0.1:1", CUDA_VISIBLE_DEVICES=value)
+def test_a_script_that_uses_a_hidden_device_fails_as_on_cuda(value: str, tmp_path: Path) -> None:
+    found = script(tmp_path, "import torch; torch.zeros(1, device='cuda')", WOOLY_NATS_URL="nats://127.0.0.1:1", CUDA_VISIBLE_DEVICES=value)
     assert found.returncode == 1 and "RuntimeError: No CUDA GPUs are available" in found.stderr.splitlines()[-1]
     assert "stays off" not in found.stderr
 
@@ -106,7 +115,7 @@ def test_no_bus_is_an_error_at_first_use_that_says_so() -> None:
         ({"WOOLY_NATS_URL": "nats://b:1", "WOOLY_QUEUE": "1"}, "WOOLY_QUEUE='1' (from the environment) needs a controller"),
     ],
 )
-def test_a_script_that_asked_for_the_device_and_cannot_have_it_fails(environ: dict[str, str], says: str) -> None:
+def test_a_script_that_asked_for_the_device_and_cannot_have_it_fails(environ: dict[str, str], says: str, tmp_path: Path) -> None:
     code = "import torch; print(torch.cuda.is_available(), torch.ones(2).sum().item())"
     found = python(code, **environ)
     assert found.returncode == 1 and found.stdout == ""
@@ -116,7 +125,7 @@ def test_a_script_that_asked_for_the_device_and_cannot_have_it_fails(environ: di
         and says in line
         and line.endswith("; WOOLY_ON_FAILURE=cpu runs the script on the CPU, `wooly doctor` shows more")
     )
-    found = python(code, WOOLY_ON_FAILURE="cpu", **environ)
+    found = script(tmp_path, code, WOOLY_ON_FAILURE="cpu", **environ)
     assert found.returncode == 0 and found.stdout == "False 2.0\n"
     assert found.stderr.startswith("wooly: the remote device stays off: ") and says in found.stderr and found.stderr.count("\n") == 1
 
