@@ -145,7 +145,8 @@ class BillingView(msgspec.Struct):
         if len(device.unaccounted_core_ns) > _UNACCOUNTED_MAX:
             device.unaccounted_core_ns.clear()
             self._doubt(fact.node, f"device {fact.gpu}", "its accounts do not follow its usage")
-        if min(fact.core_ns, fact.byte_ms, fact.compile_ns) < 0:  # no meter says so; credits are given by grants
+        # No meter says so; credits are given by grants.
+        if min(fact.core_ns - fact.recovered_ns, fact.recovered_ns, fact.byte_ms, fact.compile_ns) < 0:
             self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} serial {fact.serial} is less than nothing")
             return
         why = self.evidence.refusal(fact, stored_ns)
@@ -154,7 +155,7 @@ class BillingView(msgspec.Struct):
             self._doubt(fact.node, f"usage of {fact.tenant}, not charged", why)
             return
         price = self.tariff.at(self.tiers.tier_of(fact.tenant, fact.from_ns), fact.from_ns)
-        core_ns = fact.core_ns + fact.compile_ns
+        core_ns = fact.charged_core_ns
         amount = charge(core_ns, fact.byte_ms, price)
         key = (fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node, self.evidence.title(fact))
         row = self.rows.setdefault(key, Row())

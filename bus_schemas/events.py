@@ -116,7 +116,8 @@ class SessionClosedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
 class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.recorded.v1"):
     """One session, one interval on one device: [from_ns, to_ns) of the node's Unix time. ``core_ns``: launch time x cores occupied;
     ``byte_ms``: resident bytes x time; ``compile_ns``: time of the node's compiler, which takes one core of its processor and none of the
-    device, so it is in no DeviceAccounted. (node, epoch, gpu, serial) identifies the event; a repetition is ignored."""
+    device, so it is in no DeviceAccounted; ``recovered_ns``: of the core time, what repeated the work of a session whose memory the node
+    had lost, and is not charged. (node, epoch, gpu, serial) identifies the event; a repetition is ignored."""
 
     node: Recorded
     epoch: int
@@ -133,6 +134,12 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
     instructions: int
     launches: int
     compile_ns: int = 0
+    recovered_ns: int = 0
+
+    @property
+    def charged_core_ns(self) -> int:
+        """What the bill counts as core time."""
+        return self.core_ns - self.recovered_ns + self.compile_ns
 
 
 class DeviceAccounted(msgspec.Struct, array_like=True, frozen=True, tag="device.accounted.v1"):

@@ -9,8 +9,8 @@ from typing import Final
 
 __all__ = [
     "MALFORMED", "OVERSIZED", "UNVERIFIABLE", "BAD_HANDLE", "QUOTA_EXCEEDED", "TRAP", "OUT_OF_FUEL", "KERNEL_REFUSED", "SESSION_LOST",
-    "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT", "SWAP_CORRUPT", "BUDGET_EXCEEDED",
-    "PRIORITY_CEILING", "QUOTA_REACHED", "CANCELLED", "ACCESS_DENIED",
+    "SESSION_UNKNOWN", "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT", "SWAP_CORRUPT",
+    "BUDGET_EXCEEDED", "PRIORITY_CEILING", "QUOTA_REACHED", "CANCELLED", "ACCESS_DENIED",
 ]  # fmt: skip
 
 MALFORMED: Final = "MalformedBatch"
@@ -30,6 +30,8 @@ OUT_OF_FUEL: Final = "OutOfFuel"
 KERNEL_REFUSED: Final = "KernelRefused"
 """The device cannot run a kernel, or compiling it took more time or memory than is allowed. The batch had no effect."""
 SESSION_LOST: Final = "SessionLostError"
+"""The session is over."""
+SESSION_UNKNOWN: Final = "SessionUnknown"
 """The node does not have this session, or no longer has it."""
 NODE_LOST: Final = "NodeLostError"
 """The process that held the session's memory has ended."""

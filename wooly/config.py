@@ -60,6 +60,7 @@ class Config:
     pace_percent: int = 0
     vram_wait_ms: int = 60_000
     recovery_wait_s: int = 120
+    recovery_log_mb: int = 256
     api_key: str = field(default="", repr=False)
     tls_ca: str = ""
     insecure: bool = False
@@ -328,6 +329,14 @@ KEYS: Final[tuple[Key, ...]] = (
         _integer(0, 86_400),
         "an integer number of seconds from 0 to 86400",
         "how long to wait for a bus, a node or a controller that does not answer (at the start of a script 30 s at most); 0: not at all",
+    ),
+    Key(
+        "WOOLY_RECOVERY_LOG_MB",
+        "recovery_log_mb",
+        _integer(0, 1 << 20),
+        "an integer number of MB from 0 to 1048576",
+        "host memory for the session's batches, which are repeated when the node loses the session's memory; a session with more is not "
+        "built again; 0: none is",
     ),
     Key(
         "WOOLY_API_KEY",

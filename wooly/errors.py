@@ -74,6 +74,10 @@ class NodeLostError(ServiceError):
     """The node stopped answering while the session ran; its memory is lost."""
 
 
+class RecoveryDivergedError(NodeLostError):
+    """The node lost the session's memory, and repeating its batches did not give the answers that they gave before."""
+
+
 class SessionLostError(ServiceError):
     """The node no longer knows the session: its lease ran out or it was closed."""
 
@@ -221,6 +225,7 @@ _BY_FAULT: dict[str, type[WoolyError]] = {
     "NoServerError": NoServerError,
     "NodeLostError": NodeLostError,
     "SessionLostError": SessionLostError,
+    "SessionUnknown": SessionLostError,
     "PlacementError": PlacementError,
     "DeviceTaken": PlacementError,
     "QuotaReached": QuotaReachedError,

@@ -14,7 +14,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,7 +26,7 @@ from bus_schemas.events import Outcome
 from bus_schemas.session import CloseSession, Ping, Pong, SessionClosed, SessionOpened
 from wooly import progress
 from wooly.config import Config
-from wooly.errors import ForkError, NodeLostError, ProtocolError, WoolyError, from_fault
+from wooly.errors import ForkError, NodeLostError, ProtocolError, RecoveryDivergedError, WoolyError, from_fault
 from wooly.link import Flush, ReadBytes, Ticket
 from wooly.shared.lru import LruDict
 from wooly.transport.batches import BatchEncoder
@@ -35,6 +35,7 @@ from wooly.transport.data_port import DataPort
 from wooly.transport.halt import Halt
 from wooly.transport.opening import open_on_node
 from wooly.transport.patience import Outage
+from wooly.transport.replay import Kept, ReplayLog
 from wooly.transport.trace import Tracer
 
 __all__ = ["Session", "open_session"]
@@ -60,6 +61,11 @@ _UPLOAD_SAID_BYTES: Final = 64 << 20
 _LOST_KEPT_MAX: Final = 64
 """Of how many refused batches it is remembered where they came from."""
 _CHUNK_ATTEMPTS_MAX: Final = 5
+_REBUILDS_MAX: Final = 3
+"""A session that is lost so often without a new answer is over: the cause may be one of its batches."""
+_SUBSCRIBE_S: Final = 6.0
+_RUMOUR_S: Final = 3.0
+"""How long after a failure of the data port the node may take to say that it lost the session."""
 _FORKED: Final = "the device was used before this process was forked; use the 'spawn' start method, or first use it in the child"
 _UNKNOWN: Final = "the node no longer knows this session: its lease ran out, or the node started anew"
 
@@ -90,24 +96,47 @@ class _Answer:
     refused: WoolyError | None = None
 
 
+@dataclass(slots=True, eq=False)
+class _Rebuild:
+    """The session is built again after the node lost its memory."""
+
+    #: a thread is at it
+    running: bool = False
+    #: the last session on a node that was lost
+    lost: str = ""
+    #: batches that have not been sent to the new session yet
+    todo: dict[int, _Sent] = field(default_factory=dict)
+    #: of those that were answered before: what was kept, and whether all their answers are wanted again
+    repeated: dict[int, tuple[Kept, bool]] = field(default_factory=dict)
+    #: since a batch was answered for the first time
+    attempts: int = 0
+
+
 class Session:
     """Implements ``wooly.link.Link``. Made by ``open_session``. Any thread may call; a fault is raised by every call after it."""
 
-    def __init__(self, bus: BusThread, info: SessionOpened, tracer: Tracer | None = None, *, wait_s: float = 120.0) -> None:
-        """``wait_s``: how long a node that does not answer is waited for."""
-        assert info.node is not None
+    def __init__(
+        self,
+        bus: BusThread,
+        info: SessionOpened,
+        tracer: Tracer | None = None,
+        *,
+        wait_s: float = 120.0,
+        replace: Callable[[str, int], SessionOpened] | None = None,
+        log_bytes: int = 0,
+    ) -> None:
+        """``wait_s``: how long a node that does not answer is waited for. ``replace``: opens a session on the node in the place of this
+        one, which its replay log of ``log_bytes`` builds again (see ``wooly.transport.opening``)."""
         self._bus = bus
-        self._info = info
-        self._node, self._name = info.node.node, info.node.name
-        self._subject = subjects.batch_subject(self._node, info.session, bus.principal)
-        self._encoder = BatchEncoder(info.session, info.epoch, info.limits.batch_bytes_max)
-        tls = bus.credentials.tls
-        self._data_port = DataPort(info.node.data_port, info.session, info.token, tls, wait_s=wait_s, check=self._check)
         self._wait_s = wait_s
+        self._replace = replace
+        self._log = ReplayLog(log_bytes if replace is not None else 0)
+        self._rebuild = _Rebuild()
+        self._swap = threading.Lock()
+        self._use(info)
         self._outage = Outage(wait_s)
         self._tracer = tracer if tracer is not None else Tracer("wooly-client")
         self._pid = os.getpid()
-        self._nonce = secrets.token_hex(8)
         self._submit_lock = threading.Lock()
         self._state = threading.Condition()
         self._sent: dict[int, _Sent] = {}
@@ -130,6 +159,23 @@ class Session:
         self.batches = 0
         self.waits = 0
 
+    def _use(self, info: SessionOpened) -> None:
+        """Send batches to this session of a node from now on."""
+        assert info.node is not None
+        self._info = info
+        self._node, self._name = info.node.node, info.node.name
+        self._subject = subjects.batch_subject(self._node, info.session, self._bus.principal)
+        self._encoder = BatchEncoder(info.session, info.epoch, info.limits.batch_bytes_max)
+        self._data_port = DataPort(
+            info.node.data_port,
+            info.session,
+            info.token,
+            self._bus.credentials.tls,
+            wait_s=self._wait_s,
+            check=lambda: self._check_port(info.session),
+        )
+        self._nonce = secrets.token_hex(8)
+
     # -- Link ----------------------------------------------------------------------------------------------------------------------
 
     @property
@@ -148,23 +194,38 @@ class Session:
         self._check()
         self._go_on()
         with self._submit_lock:
-            uploads = self._upload(flush.uploads)
-            full = self._wait_for_room()
-            seq = self._seq + 1
-            trace = self._tracer.begin(seq, flush.n_ops)
-            data = self._encoder.encode(seq, flush, uploads, trace)
-            self._seq = seq  # only now: the node waits for every number that was given away
-            sent = _Sent(seq, flush, uploads, data, time.monotonic(), trace)
-            with self._state:
-                self._sent[seq] = sent
-                self._answers[seq] = _Answer()
-            self.batches += 1
-            self._envelope_bytes += len(data)
-            if not self._halt:
-                self._bus.post(self._send, sent)
+            sent = full = None
+            while sent is None:
+                session = self._settled()
+                try:
+                    uploads = self._upload(flush.uploads)
+                except WoolyError:
+                    if not self._moved(session):
+                        raise
+                    continue
+                full = self._wait_for_room()
+                with self._swap:
+                    if not self._rebuild.running and self._info.session == session:
+                        sent = self._record(flush, uploads)
         if full:
             self._halt.raise_pending()
-        return Ticket(seq, len(flush.reads))
+        return Ticket(sent.seq, len(flush.reads))
+
+    def _record(self, flush: Flush, uploads: tuple[Upload, ...]) -> _Sent:
+        """Number, encode and send a batch."""
+        seq = self._seq + 1
+        trace = self._tracer.begin(seq, flush.n_ops)
+        data = self._encoder.encode(seq, flush, uploads, trace)
+        self._seq = seq  # only now: the node waits for every number that was given away
+        sent = _Sent(seq, flush, uploads, data, time.monotonic(), trace)
+        with self._state:
+            self._sent[seq] = sent
+            self._answers[seq] = _Answer()
+        self.batches += 1
+        self._envelope_bytes += len(data)
+        if not self._halt:
+            self._bus.post(self._send, sent)
+        return sent
 
     def report(self) -> None:
         """Raise, once, the refusal of a batch that no caller has waited for."""
@@ -181,17 +242,18 @@ class Session:
             if ticket.n_reads:
                 raise ValueError(f"the answers of batch {ticket.seq} have been taken already")
             return []  # done, and nothing was asked
-        if not answer.event.is_set():
-            self.waits += 1
-            while not answer.event.wait(1.0):
-                self._raise_fault()
-        if answer.done is None and self._fault is None:
-            self._halt.raise_pending()
+        self.waits += not answer.event.is_set()
+        while True:
+            session = self._info.session
+            done = self._await(answer)
+            try:
+                found = self._answers_of(done)
+                break
+            except WoolyError:
+                if not self._moved(session):
+                    raise
         with self._state:
             self._answers.pop(ticket.seq, None)
-        if answer.done is None:
-            self._raise_fault()
-            raise NodeLostError("the session was closed before the batch was done")
         self._raise_refusal(ticket.seq - 1)
         if answer.refused is not None:
             refused, answer.refused, self._refusal = answer.refused, None, None
@@ -199,7 +261,25 @@ class Session:
                 raise refused
             finally:
                 del refused  # its traceback holds this frame, which would keep the script's tensors alive
-        return [self._data_port.get(read.blob, read.nbytes) if read.blob else read.inline for read in answer.done.reads]
+        return found
+
+    def _await(self, answer: _Answer) -> Done:
+        while True:
+            while not answer.event.wait(1.0):
+                self._raise_fault()
+            with self._state:  # an answer that has not been taken is waited for again while the session is built again
+                done, over = answer.done, answer.event.is_set()
+            if done is not None:
+                return done
+            if self._fault is None:
+                self._halt.raise_pending()
+            self._raise_fault()
+            if over:
+                raise NodeLostError("the session was closed before the batch was done")
+
+    def _answers_of(self, done: Done) -> list[ReadBytes]:
+        """Of its reads, in order; large ones are fetched. Raises NodeLostError, ProtocolError."""
+        return [self._data_port.get(read.blob, read.nbytes) if read.blob else read.inline for read in done.reads]
 
     def free_bytes(self) -> int:
         """Free memory of the device now, in bytes; the value from the opening of the session while the node does not report it."""
@@ -247,6 +327,12 @@ class Session:
         if self._closed:
             raise NodeLostError("the session is closed")
         self._raise_fault()
+
+    def _check_port(self, session: str) -> None:
+        """What a data port of this session of a node still waits for will not come once the session is lost."""
+        self._check()
+        if self._rebuild.lost == session:
+            raise NodeLostError("the node lost the session's memory")
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -353,9 +439,14 @@ class Session:
         except msgspec.DecodeError as error:
             self._settle(ProtocolError(f"the node answered with something unreadable ({error}); client and node are of different versions"))
             return
+        if done.session != self._info.session:
+            return  # of one that was lost
         self._hear()
         if done.needs:
             self._send_bodies(done)
+            return
+        if done.fault is not None and done.fault.name in (faults.NODE_LOST, faults.SESSION_UNKNOWN):
+            self._lost(done.session, self._refusal[1] if self._refusal is not None else self._exception(done, done.fault))
             return
         if done.fault is not None and (done.fault.fatal or done.seq == 0):
             # A refusal that was not raised yet is the cause: later batches fail for lack of its results.
@@ -371,14 +462,132 @@ class Session:
             sent = self._sent.pop(done.seq, None)
             if sent is None:
                 return  # heard already
-            answer = self._answers.get(done.seq)
+            kept, whole = self._rebuild.repeated.pop(done.seq, (None, True))
+            answer = self._answers.get(done.seq) if whole else None
             if not sent.flush.reads and done.fault is None:
                 self._answers.pop(done.seq, None)  # waiters already hold the answer; answers without a waiter must not pile up
             self._state.notify_all()
+        if kept is not None:
+            try:
+                kept.check(done, whole=whole)
+            except RecoveryDivergedError as diverged:
+                self._settle(diverged)
+                return
+        else:
+            self._rebuild.attempts = 0
+            self._log.keep(done.seq, sent.flush, done)
         self._tracer.end(sent.trace, done.core_ns)
         if answer is not None:
             answer.done, answer.refused = done, refused
             answer.event.set()
+
+    # -- building the session again --------------------------------------------------------------------------------------------------
+
+    def _lost(self, session: str, fault: WoolyError) -> None:
+        """(bus thread) The node no longer holds the memory of this session: it is built again, or over."""
+        with self._state:
+            if self._fault is not None or self._rebuild.lost == session:
+                return
+            self._rebuild.lost = session
+            self._state.notify_all()
+            if self._rebuild.running:
+                return
+            self._rebuild.running = can = self._replace is not None and self._log.whole and self._wait_s > 0
+        if can:
+            threading.Thread(target=self._build_again, args=(fault,), name="wooly rebuild", daemon=True).start()
+        else:
+            self._settle(fault)
+
+    def _build_again(self, fault: WoolyError) -> None:
+        """Open sessions in the place of the lost one until one has repeated all batches, or ``fault`` is final."""
+        began_s = time.monotonic()
+        progress.say(f"wooly: node {self._name} lost the session's memory; repeating {len(self._log)} batches")
+        try:
+            while True:
+                self._rebuild.attempts += 1
+                if self._rebuild.attempts > _REBUILDS_MAX:
+                    raise fault
+                self._repeat_all()
+                with self._state:
+                    if self._rebuild.lost != self._info.session:
+                        self._rebuild.running = False
+                        self._state.notify_all()
+                        break
+        except (WoolyError, NoAnswer, TimeoutError) as error:
+            with self._state:
+                self._rebuild.running = False
+            self._settle(error if isinstance(error, WoolyError) else fault)
+            return
+        progress.say(f"wooly: continuing after {time.monotonic() - began_s:.0f} s")
+
+    def _repeat_all(self) -> None:
+        """Send every batch so far to a new session, and those that were not answered; returns early if that is lost as well."""
+        assert self._replace is not None
+        info = self._replace(self._rebuild.lost, self._log.last)
+        self._bus.call(self._bus.subscribe(subjects.session_done(info.session, self._bus.principal), self._on_done), _SUBSCRIBE_S)
+        with self._swap, self._state:
+            unanswered = {seq: sent for seq, sent in (self._rebuild.todo | self._sent).items() if seq not in self._log}
+            self._rebuild.repeated = {seq: (kept, seq in self._answers) for seq, kept in self._log}
+            todo = {
+                seq: _Sent(seq, kept.again(whole=whole), (), b"", 0.0, "") for seq, (kept, whole) in self._rebuild.repeated.items()
+            } | unanswered
+            self._rebuild.todo = dict(sorted(todo.items()))
+            self._sent.clear()
+            for seq in self._answers.keys() & self._rebuild.repeated.keys():
+                self._answers[seq].done = None
+                self._answers[seq].event.clear()
+            self._envelope_bytes += self._data_port.sent_bytes
+            self._use(info)
+        threading.Thread(target=self._data_port.open, name="wooly link", daemon=True).start()
+        for sent in list(self._rebuild.todo.values()):
+            if not self._repeated(sent):
+                return
+
+    def _repeated(self, sent: _Sent) -> bool:
+        """Send one batch to the new session, once there is room; False: that is lost as well."""
+        session = self._info.session
+        with self._state:
+            while len(self._sent) >= self._info.limits.outstanding_batches_max and self._rebuild.lost != session:
+                self._state.wait(1.0)
+                self._raise_fault()
+        try:
+            sent.uploads = self._upload(sent.flush.uploads)
+        except WoolyError:
+            if self._moved(session):
+                return False
+            raise
+        with self._swap, self._state:
+            self._raise_fault()
+            if self._rebuild.lost == session:
+                return False
+            sent.data, sent.attempt, sent.sent_s = self._encoder.encode(sent.seq, sent.flush, sent.uploads), 0, time.monotonic()
+            self._rebuild.todo.pop(sent.seq)
+            self._sent[sent.seq] = sent
+            self._envelope_bytes += len(sent.data)
+            if not self._halt:
+                self._bus.post(self._send, sent)
+        return True
+
+    def _settled(self) -> str:
+        """The session on a node that batches go to, once it is not being built again."""
+        with self._state:
+            while self._rebuild.running:
+                self._halt.raise_pending()
+                self._state.wait(1.0)
+            self._raise_fault()
+            return self._info.session
+
+    def _moved(self, session: str) -> bool:
+        """Whether the node lost this session, which its data port may know a moment before we do."""
+        until_s = time.monotonic() + _RUMOUR_S
+        with self._state:
+            while self._rebuild.lost != session and self._info.session == session and self._log.whole and self._fault is None:
+                if time.monotonic() > until_s or self._replace is None:
+                    return False
+                self._state.wait(0.1)
+            return self._fault is None and (self._rebuild.running or self._info.session != session)
+
+    # -- answers ---------------------------------------------------------------------------------------------------------------------
 
     def _exception(self, done: Done, fault: Fault) -> WoolyError:
         """The exception for the script: the node's words, and which lines of the script they are about."""
@@ -463,9 +672,10 @@ class Session:
     async def _ping(self, seq_seen: int) -> bool:
         """Ask the node where it is, and (with ``seq_seen``) for answers that were lost on the way; did it answer?"""
         try:
-            ping = _encode(Ping(self._info.session, seq_seen))
+            session = self._info.session
+            ping = _encode(Ping(session, seq_seen))
             answer = await self._bus.request(subjects.node_request(self._node, "ping", self._bus.principal), ping, _PING_S)
-            self._on_pong(_pong.decode(answer))
+            self._on_pong(_pong.decode(answer), session)
         except NoAnswer:
             silent_s = time.monotonic() - self._heard_s
             if silent_s > max(_SILENCE_S, min(self._wait_s, _REFUSED_S) if self._bus.refused else self._wait_s):
@@ -477,10 +687,11 @@ class Session:
             self._settle(ProtocolError(f"the node's pong is unreadable ({error}); client and node are of different versions"))
         return True
 
-    def _on_pong(self, pong: Pong) -> None:
+    def _on_pong(self, pong: Pong, session: str) -> None:
         self._hear()
         if not pong.session_known:
-            self._settle(from_fault("SessionLostError", _UNKNOWN))
+            self._lost(session, from_fault(faults.SESSION_UNKNOWN, _UNKNOWN))
+        if not pong.session_known or session != self._info.session:
             return
         if pong.excess is not None and self._sent and pong.excess.quota not in self._delays:
             self._delays.add(pong.excess.quota)
@@ -519,6 +730,7 @@ class Session:
             if self._fault is None:
                 self._fault = fault
             self._sent.clear()
+            self._rebuild.todo.clear()
             answers = list(self._answers.values())
             self._state.notify_all()
         for answer in answers:
@@ -530,7 +742,7 @@ class Session:
         """Wait until everything submitted is done, or the session is over."""
         deadline = time.monotonic() + deadline_s
         with self._state:
-            while self._sent and self._fault is None and not self._halt and time.monotonic() < deadline:
+            while (self._sent or self._rebuild.running) and self._fault is None and not self._halt and time.monotonic() < deadline:
                 self._state.wait(0.2)
 
     async def _goodbye(self) -> SessionClosed:
@@ -555,9 +767,9 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
     bus.start(config.start_wait_s)
     try:
         tracer = Tracer("wooly-client")
-        info = open_on_node(bus, config, title, device, tracer.open(title))
-        session = Session(bus, info, tracer, wait_s=config.recovery_wait_s)
-        bus.call(session._start(), 6.0)
+        info, replace = open_on_node(bus, config, title, device, tracer.open(title))
+        session = Session(bus, info, tracer, wait_s=config.recovery_wait_s, replace=replace, log_bytes=config.recovery_log_mb << 20)
+        bus.call(session._start(), _SUBSCRIBE_S)
     except BaseException:
         bus.stop()
         raise

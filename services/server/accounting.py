@@ -143,8 +143,10 @@ class Accounting:
         assert self.meter is not None
         self._report = done.index
         account = self.meter.accounts.get(done.session)
+        repeats = account is not None and done.seq <= account.replayed
         if account is not None:
-            self.allowances.ran(self._gpu, account.tenant, done.session, done.core_ns, done.launches > 0)
+            charged_ns = 0 if repeats and account.recover_ns else done.core_ns
+            self.allowances.ran(self._gpu, account.tenant, done.session, charged_ns, done.launches > 0)
         self.meter.work(
             done.session,
             begin_ns=done.begin_ns,
@@ -156,6 +158,7 @@ class Accounting:
             launches=done.launches,
             resident_bytes=done.resident_bytes,
             others=done.others,
+            repeats=repeats,
         )
 
     def compiled(self, report: Compiled) -> None:
@@ -174,6 +177,14 @@ class Accounting:
         """A session's memory is free: it is charged for none of it from then on, and those who shared it for more."""
         assert self.meter is not None
         self.meter.released(closed.session, closed.others, closed.at_ns)
+
+    def lost(self, session: str, at_ns: int) -> int:
+        """The executor ended, and a session's memory with it; the core time that another one in its place may repeat without a charge."""
+        assert self.meter is not None
+        self.meter.resident(session, 0, at_ns)
+        self.settle(in_flight=False)
+        account = self.meter.accounts[session]
+        return max(account.core_ns, account.lost_ns)
 
     def closed(
         self, session: str, launch_digest: str, reason: str, failed: bool, outcome: Outcome | None = None, *, in_flight: bool
@@ -244,4 +255,13 @@ class Accounting:
 
 
 def _account(record: SessionRecord) -> Account:
-    return Account(record.session, record.terms.tenant, record.terms.task, record.terms.priority)
+    terms = record.terms
+    return Account(
+        record.session,
+        terms.tenant,
+        terms.task,
+        terms.priority,
+        replayed=record.replayed,
+        recover_ns=record.recover_ns,
+        lost_ns=record.recover_ns,
+    )

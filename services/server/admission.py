@@ -94,7 +94,7 @@ EXECUTOR_OUT_OF_MEMORY: Final = Fault(
 )
 
 REFUSALS: Final = {
-    why.SESSION_UNKNOWN: Fault(faults.SESSION_LOST, "this node does not know the session: its lease ran out, or the node started anew"),
+    why.SESSION_UNKNOWN: Fault(faults.SESSION_UNKNOWN, "this node does not know the session: its lease ran out, or the node started anew"),
     why.SESSION_CLOSING: Fault(faults.SESSION_LOST, "the session is closed"),
     why.SESSION_FAULTED: Fault(faults.SESSION_LOST, "the session ended with an earlier fault"),
     why.EPOCH_UNKNOWN: Fault(faults.OUT_OF_ORDER, "the batch names an epoch that this node has not had"),

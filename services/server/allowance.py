@@ -146,7 +146,7 @@ class Allowances:
         for event in events:
             if isinstance(event, UsageRecorded) and event.tenant in self.purses:
                 self.purses[event.tenant].remember(
-                    gpu, event.serial, self._price(event.tenant, event.from_ns, event.core_ns + event.compile_ns, event.byte_ms)
+                    gpu, event.serial, self._price(event.tenant, event.from_ns, event.charged_core_ns, event.byte_ms)
                 )
 
     def _price(self, tenant: str, at_ns: int, core_ns: int, byte_ms: int) -> int:

@@ -13,6 +13,7 @@ import msgspec
 from bus_schemas.batch import Batch, Done, Fault, encode_done
 from bus_schemas.events import Outcome
 from bus_schemas.session import DeviceInfo, SessionClosed
+from bus_schemas.terms import TaskTerms
 from scheduler import dispatch as core
 from scheduler.dispatch import decisions as why
 from services.kit.errors import StartError
@@ -78,6 +79,7 @@ _LISTENED_NS_MAX: Final = 2 * 10**9
 """Of the time between two ticks, what counts for leases: while the event loop was held up, it read no message of a client."""
 _ENDED_MAX: Final = 256
 _WARM_MAX: Final = 4096
+_EXECUTOR_LOST: Final = "executor_lost"
 
 
 class Device:
@@ -99,6 +101,9 @@ class Device:
     ) -> None:
         self.gpu = gpu
         self.sessions: dict[str, Session] = {}
+        self.lost: dict[str, Session] = {}
+        """Sessions whose memory the executor lost. Each stays in the books until its client has opened another one in its place, closes it,
+        or is silent for its lease: so its task goes on."""
         self.ended: LruDict[str, tuple[str, SessionClosed]] = LruDict(_ENDED_MAX)
         """(principal, totals) of the sessions that ended last, for clients that ask late."""
         self.gate = Gate(accounting.allowances, self.sessions, self._arrived, self._forget, self.refuse, time.monotonic_ns)
@@ -166,6 +171,8 @@ class Device:
         self._stopping = True
         if self._restarting is not None:
             self._restarting.cancel()
+        for session in list(self.lost.values()):
+            self.close_lost(session)
         for session in list(self.sessions.values()):
             self._end(session, "node_stopped", failed=True)
         if self.attached is not None:
@@ -224,6 +231,17 @@ class Device:
             raise OpenRefused(fault or not_taken("no reason given"))
         self._accounting.opened(record, in_flight=self._dispatch.state.in_flight > 0)
         self._note()
+
+    def lost_session(self, name: str, terms: TaskTerms, principal: str) -> Session | None:
+        """The lost session that one of this task and client replaces."""
+        found = self.lost.get(name)
+        same = found is not None and (found.record.terms.tenant, found.record.terms.task) == (terms.tenant, terms.task)
+        return found if found is not None and same and found.record.principal == principal else None
+
+    def close_lost(self, session: Session) -> None:
+        """End a session that was lost."""
+        if self.lost.pop(session.record.session, None) is not None:
+            self._end(session, _EXECUTOR_LOST, failed=True)
 
     def close(self, session: Session, last_seq: int, reason: str, *, stop: bool = False) -> asyncio.Future[SessionClosed]:
         """End a session once batch ``last_seq`` has run (-1: at once); resolves to its totals. ``stop``: what runs beyond is stopped."""
@@ -493,6 +511,9 @@ class Device:
     def tick(self, lease_ns: int, unlinked_lease_ns: int, since_ns: int) -> None:
         """Reap silent sessions and settle the books. ``unlinked_lease_ns``: the lease of a client without a connection to the data port;
         ``since_ns``: the time since the last tick."""
+        now_ns = time.monotonic_ns()
+        for session in [lost for lost in self.lost.values() if now_ns - lost.lost_ns > lease_ns]:
+            self.close_lost(session)
         if self.attached is None:
             return
         for session in list(self.sessions.values()):
@@ -534,7 +555,7 @@ class Device:
     # -- the executor died ---------------------------------------------------------------------------------------------------------
 
     def _on_lost(self) -> None:
-        """The executor's memory is lost: its sessions end with a fault, and a new executor is started."""
+        """The executor's memory is lost, and a new executor is started. Clients may open their sessions again, and repeat their batches."""
         fault = EXECUTOR_OUT_OF_MEMORY if self._executor.exceeded_memory else EXECUTOR_LOST
         self._log.error("executor lost", gpu=self.gpu, sessions=len(self.sessions), reason=fault.message)
         self._counters.restarts += 1
@@ -548,9 +569,15 @@ class Device:
             future.set_exception(StartError("the device's executor ended; try again"))
             future.exception()  # mark it retrieved: the request may have been abandoned
         self._opening.clear()
-        for session in list(self.sessions.values()):
-            self._send_done(session.record.session, encode_done(Done(session.record.session, 0, fault=fault)))
-            self._end(session, "executor_lost", failed=True)
+        now_ns = time.monotonic_ns()
+        for name, session in list(self.sessions.items()):
+            self._send_done(name, encode_done(Done(name, 0, fault=fault)))
+            if session.closing is not None or session.fault is not None:
+                self._end(session, _EXECUTOR_LOST, failed=True)
+                continue
+            session.lost_ns, session.recover_ns = now_ns, self._accounting.lost(name, now_ns)
+            self.lost[name] = self.sessions.pop(name)
+            self.gate.forget(session)
         self._dispatch.close()
         self._dispatch = self._log_factory()
         if not self._stopping:

@@ -17,7 +17,7 @@ No clock: every time is an argument, on the node's monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
@@ -51,6 +51,11 @@ class Account(msgspec.Struct, array_like=True):
     instructions: int = 0
     launches: int = 0
     compile_ns: int = 0
+    replayed: int = 0
+    """Batches up to this one repeat what a lost session did."""
+    recover_ns: int = 0
+    """Core time of theirs that is still not to be charged; ``lost_ns``: when the session was opened."""
+    lost_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -61,6 +66,7 @@ class _Launch:
     core_ns: int
     instructions: int
     launches: int
+    repeats: bool
 
 
 @dataclass(slots=True)
@@ -72,6 +78,7 @@ class _Use:
     instructions: int = 0
     launches: int = 0
     compile_ns: int = 0
+    repeated_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -139,9 +146,11 @@ class Meter:
         launches: int,
         resident_bytes: int,
         others: Sequence[tuple[str, int]] = (),
+        repeats: bool = False,
     ) -> None:
         """The executor worked on a batch over [begin, finish), its launch over [start, end) within; reported in order of time.
-        ``resident_bytes``: what the session is charged for from ``finish_ns`` on; ``others``: the same of others for which that changed."""
+        ``resident_bytes``: what the session is charged for from ``finish_ns`` on; ``others``: the same of others for which that changed.
+        ``repeats``: a lost session did the same before."""
         begin_ns = max(begin_ns, self.finish_ns, self.accounted_ns)
         start_ns = max(start_ns, begin_ns)
         end_ns = max(end_ns, start_ns)
@@ -153,7 +162,7 @@ class Meter:
         if session in self.accounts:
             core_ns = min(core_ns, (end_ns - start_ns) * self.cores)
             if launches or core_ns:  # all but a batch's last slice are no launch of their own
-                self._launches.append(_Launch(session, start_ns, end_ns, core_ns, instructions, launches))
+                self._launches.append(_Launch(session, start_ns, end_ns, core_ns, instructions, launches, repeats))
             self.resident(session, resident_bytes, finish_ns)
         for other, nbytes in others:
             self.resident(other, nbytes, finish_ns)
@@ -228,8 +237,9 @@ class Meter:
                 use.launches += launch.launches
             else:
                 part = launch.core_ns * (to_ns - launch.start_ns) // (launch.end_ns - launch.start_ns)
-                rest.append(_Launch(launch.session, to_ns, launch.end_ns, launch.core_ns - part, launch.instructions, launch.launches))
+                rest.append(replace(launch, start_ns=to_ns, core_ns=launch.core_ns - part))
             use.core_ns += part
+            use.repeated_ns += part if launch.repeats else 0
             charged += part
         self._launches = rest
         return charged
@@ -276,6 +286,8 @@ class Meter:
         account.compile_ns = min(account.compile_ns + use.compile_ns, TOTAL_MAX)
         if not (use.core_ns or byte_ms or use.instructions or use.launches or use.compile_ns):
             return None
+        recovered_ns = min(use.repeated_ns, account.recover_ns)
+        account.recover_ns -= recovered_ns
         self.serial += 1
         return UsageRecorded(
             node=self.node,
@@ -293,4 +305,5 @@ class Meter:
             instructions=use.instructions,
             launches=use.launches,
             compile_ns=use.compile_ns,
+            recovered_ns=recovered_ns,
         )

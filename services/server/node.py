@@ -25,6 +25,7 @@ from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCach
 from bus_schemas.reading import AboutStream
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
 from bus_schemas.telemetry import QuotaUse
+from scheduler.dispatch import decisions as why
 from services.kit.at_rest import read_key_wrap
 from services.kit.bus import Bus
 from services.kit.errors import StartError
@@ -33,7 +34,7 @@ from services.kit.log import get_logger
 from services.kit.trace import Tracing
 from services.server import metrics
 from services.server.accounting import Accounting, Counters
-from services.server.admission import OpenQuotas, OpenRefused, check_quota, check_request, sound_outcome
+from services.server.admission import REFUSALS, OpenQuotas, OpenRefused, check_quota, check_request, sound_outcome
 from services.server.allowance import Allowances
 from services.server.allowance_link import AllowanceLink
 from services.server.device import Device
@@ -197,7 +198,7 @@ class Node:
         found = self._find(name, principal)
         if found is None:
             self._counters.refused += 1
-            self._send_to(principal, name, encode_done(Done(name, batch.seq, fault=_UNKNOWN)))
+            self._send_to(principal, name, encode_done(Done(name, batch.seq, fault=REFUSALS[why.SESSION_UNKNOWN])))
             return
         device, session = found
         device.batch(session, batch, arrived.body, message.position, arrived.refused)
@@ -242,6 +243,8 @@ class Node:
         if known is not None:  # the answer to an earlier try was lost
             return _encode(self._opened(known[1].record))
         gpu = request.gpus[0] if request.gpus else 0
+        device = self._devices[gpu]
+        replaced = device.lost_session(request.replaces, request.terms, principal)
         record = SessionRecord(
             session=request.session,
             terms=request.terms,
@@ -253,14 +256,18 @@ class Node:
             vram_wait_ms=request.vram_wait_ms,
             principal=principal,
             traceparent=request.traceparent if parse_traceparent(request.traceparent) is not None else "",
+            replayed=request.replayed if replaced is not None else 0,
+            recover_ns=replaced.recover_ns if replaced is not None else 0,
         )
         self._opens.opened(request.tenant, principal, time.monotonic_ns())
         try:
-            await self._devices[gpu].open(record)
+            await device.open(record)
         except StartError as error:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, str(error), fatal=False)))
         except OpenRefused as refused:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=refused.fault))
+        if replaced is not None:
+            device.close_lost(replaced)
         self._log.info("session opened", **record.about, gpu=gpu, priority=record.terms.priority)
         opened = self._find(request.session)
         return _encode(self._opened(opened[1].record if opened is not None else record))
@@ -331,9 +338,14 @@ class Node:
 
     async def _close(self, subject: str, data: bytes) -> bytes | None:
         request = _decode(data, CloseSession)
-        found = None if request is None else self._find(request.session, subjects.requester(subject))
         if request is None:
             return _encode(SessionClosed(""))
+        for device in self._devices:
+            lost = device.lost.get(request.session)
+            if lost is not None and lost.record.principal == subjects.requester(subject):
+                lost.outcome = lost.outcome or sound_outcome(request.outcome)
+                device.close_lost(lost)
+        found = self._find(request.session, subjects.requester(subject))
         if found is None:  # over already, as after a cancel: what it used all the same
             ended = [device.ended[request.session] for device in self._devices if request.session in device.ended]
             mine = [totals for principal, totals in ended if principal == subjects.requester(subject)]
@@ -542,9 +554,6 @@ class Node:
         self._out.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._log.warning("a message did not leave", problem=str(task.exception()))
-
-
-_UNKNOWN: Final = Fault(faults.SESSION_LOST, "this node does not know the session: its lease ran out, or the node started anew")
 
 
 def _private(folder: Path) -> Path:

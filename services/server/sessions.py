@@ -46,6 +46,10 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     principal: str = LOCAL
     #: W3C, of its trace; empty: none.
     traceparent: str = ""
+    #: The last batch that repeats one of a session whose memory was lost.
+    replayed: int = 0
+    #: Core time of these that is not charged, for it was before.
+    recover_ns: int = 0
 
     @property
     def code_domain(self) -> str:
@@ -135,6 +139,10 @@ class Session:
     recalling: bool = False
     #: How its script ended, once that is known.
     outcome: Outcome | None = None
+    #: When the executor lost its memory, monotonic.
+    lost_ns: int = 0
+    #: Core time that is not charged to the session that takes its place.
+    recover_ns: int = 0
 
     @property
     def swapped_bytes(self) -> int:

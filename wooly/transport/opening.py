@@ -11,7 +11,7 @@ import string
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -234,8 +234,11 @@ def _unique() -> str:
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(16))
 
 
-def open_on_node(bus: BusThread, config: Config, title: str, device: int, traceparent: str = "") -> SessionOpened:
-    """Open a session for the script's device ``device``, in this trace; the node's answer. Raises what ``open_session`` raises."""
+def open_on_node(
+    bus: BusThread, config: Config, title: str, device: int, traceparent: str = ""
+) -> tuple[SessionOpened, Callable[[str, int], SessionOpened]]:
+    """Open a session for the script's device ``device``, in this trace: the node's answer, and a function that opens another one in its
+    place (``replaces``, ``replayed`` of OpenSession). Both raise what ``open_session`` raises."""
     title = title_of(title)
     place = place_for(config, title, device) if config.controller_url else _own_choice(bus, config, title)
     node, gpus = place.node, place.gpus
@@ -250,10 +253,18 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int, tracep
         traceparent=traceparent,
         **msgspec.structs.asdict(place.terms),
     )
-    opened = repeat(lambda: _open(bus, node, request), _start_wait_s(config))
-    if opened.node is None:
-        raise ProtocolError("the node opened a session without identifying itself; client and node are of different versions")
-    return msgspec.structs.replace(opened, task=place.terms.task)
+
+    def opened(request: OpenSession, wait_s: float) -> SessionOpened:
+        found = repeat(lambda: _open(bus, node, request), wait_s)
+        if found.node is None:
+            raise ProtocolError("the node opened a session without identifying itself; client and node are of different versions")
+        return msgspec.structs.replace(found, task=place.terms.task)
+
+    def replace(replaces: str, replayed: int) -> SessionOpened:
+        name = subjects.session_name(bus.principal, _unique())
+        return opened(msgspec.structs.replace(request, session=name, replaces=replaces, replayed=replayed), config.recovery_wait_s)
+
+    return opened(request, _start_wait_s(config)), replace
 
 
 def _own_choice(bus: BusThread, config: Config, title: str) -> Place:

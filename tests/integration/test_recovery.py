@@ -1,0 +1,165 @@
+"""A session whose node has lost its memory is built again by its client: the same bits, charged once, in the same task."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from billing.projection import BillingView
+from bus_schemas.events import SessionClosedFact, UsageRecorded
+from tests.support.node import Node, floats, increment, until
+from wooly import progress
+from wooly.errors import NodeLostError, RecoveryDivergedError, SessionLostError
+from wooly.link import Flush
+from wooly.session import Session
+
+N = 16
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(progress, "say", lines.append)
+    return lines
+
+
+def upload(session: Session, handle: int, array: np.ndarray) -> None:
+    session.wait(session.submit(Flush(uploads=[(handle, memoryview(array).cast("B"))])))
+
+
+def add_one(session: Session, times: int) -> None:
+    for _ in range(times):
+        session.wait(session.submit(increment(N).flush([1])))
+
+
+def value(session: Session) -> float:
+    (data,) = session.wait(session.submit(Flush(reads=[(1, 0, 8 * N)])))
+    (found,) = set(floats(data))
+    return found
+
+
+def test_a_killed_executor_costs_no_batch_and_no_bit(node: Node, said: list[str]) -> None:
+    session, undisturbed = node.open(), node.open()
+    for one in (session, undisturbed):
+        upload(one, 1, np.zeros(N))
+        add_one(one, 20)
+        assert value(one) == 20
+    node.kill_executor()
+    add_one(session, 20)
+    assert value(session) == 40
+    add_one(undisturbed, 20)
+    assert value(undisturbed) == 40
+    node.kill_executor()
+    assert value(session) == 40
+    add_one(session, 1)
+    assert value(session) == 41
+    assert any("lost the session's memory; repeating" in line for line in said)
+    session.close()
+    assert session.totals is not None and session.totals.launches == 41
+
+
+def test_work_under_way_is_repeated_and_done_once(node: Node) -> None:
+    """Batches without an answer, answers that no caller has taken, and a large upload and answer, while the executor is killed again."""
+    session = node.open()
+    upload(session, 1, np.zeros(N))
+    large = np.arange(1 << 20, dtype=np.uint8)
+    upload(session, 2, large)
+    untaken = [session.submit(Flush(reads=[(2, 0, large.nbytes)])) for _ in range(2)]
+    session.wait(session.submit(Flush()))
+    stop = threading.Event()
+
+    def train() -> None:
+        while not stop.is_set():
+            session.submit(increment(N).flush([1]))
+
+    training = threading.Thread(target=train)
+    training.start()
+    for kills in range(1, 3):
+        batches = session.batches
+        until(lambda batches=batches: session.batches > batches + 50, "it trains")
+        node.kill_executor()
+        until(lambda kills=kills: node.stats().executor_restarts == kills and node.info().devices, "a new executor")
+    stop.set()
+    training.join()
+    trained = session.batches - 5
+    assert value(session) == trained
+    for ticket in untaken:
+        assert np.array_equal(np.frombuffer(session.wait(ticket)[0], np.uint8), large)
+
+
+def test_repeated_work_is_not_charged_again_and_its_task_goes_on(node: Node) -> None:
+    session = node.open()
+    upload(session, 1, np.zeros(N))
+    add_one(session, 50)
+    lost = session.info.session
+    node.kill_executor()
+    add_one(session, 50)
+    assert session.info.session != lost
+    session.close()
+    closed = node.facts(SessionClosedFact, 2)
+    assert [(fact.session, fact.reason, fact.failed) for fact in closed] == [
+        (lost, "executor_lost", True),
+        (session.info.session, "done", False),
+    ]
+    used = [event for event in node.events() if isinstance(event, UsageRecorded)]
+    before, after = (sum(e.core_ns for e in used if e.session == fact.session) for fact in closed)
+    repeated = sum(event.recovered_ns for event in used)
+    assert 0 < repeated <= before and repeated < after
+    assert all(event.recovered_ns == 0 for event in used if event.session == lost)
+    view = BillingView()
+    for position, event in enumerate(node.events(), start=1):
+        view.apply(position, [event])
+    assert not view.findings
+    assert sum(row.core_ns for row in view.rows.values()) == before + after - repeated + sum(event.compile_ns for event in used)
+
+
+def test_a_node_that_started_anew_is_used_again(node: Node) -> None:
+    session = node.open()
+    upload(session, 1, np.zeros(N))
+    add_one(session, 5)
+    node.kill_server()
+    node.kill_executor()
+    node.start_server()
+    add_one(session, 5)
+    assert value(session) == 10
+
+
+@pytest.mark.parametrize("log_mb", [0, 1])
+def test_a_session_with_more_than_its_log_holds_is_over(node: Node, log_mb: int) -> None:
+    session = node.open(recovery_log_mb=log_mb)
+    upload(session, 1, np.zeros(1 << 18))
+    node.kill_executor()
+    with pytest.raises((NodeLostError, SessionLostError), match="start the script again|no longer knows"):
+        add_one(session, 1000)
+    until(lambda: node.info().devices, "a new executor")
+    session.close()
+    assert [fact.reason for fact in node.facts(SessionClosedFact, 1)] == ["executor_lost"]
+
+
+def test_another_answer_than_before_is_an_error(node: Node) -> None:
+    session = node.open()
+    data = np.zeros(N)
+    upload(session, 1, data)
+    assert value(session) == 0
+    data += 1  # as if the node computed something else
+    node.kill_executor()
+    with pytest.raises(RecoveryDivergedError, match="did not give what it gave before"):
+        add_one(session, 1000)
+
+
+def test_a_session_whose_client_does_not_come_back_is_closed(tmp_path: Path) -> None:
+    with Node(tmp_path, WOOLY_LEASE_MS="2000") as node:
+        session = node.open(recovery_log_mb=0)
+        upload(session, 1, np.zeros(N))
+        node.kill_executor()
+        until(lambda: [fact.reason for fact in node.facts(SessionClosedFact, 1)] == ["executor_lost"], "its end")
