@@ -9,8 +9,8 @@ from typing import Final
 
 __all__ = [
     "MALFORMED", "OVERSIZED", "UNVERIFIABLE", "BAD_HANDLE", "QUOTA_EXCEEDED", "TRAP", "OUT_OF_FUEL", "KERNEL_REFUSED", "SESSION_LOST",
-    "SESSION_UNKNOWN", "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT", "SWAP_CORRUPT",
-    "BUDGET_EXCEEDED", "PRIORITY_CEILING", "QUOTA_REACHED", "CANCELLED", "ACCESS_DENIED",
+    "SESSION_UNKNOWN", "MEMORY_LOST", "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT",
+    "SWAP_CORRUPT", "BUDGET_EXCEEDED", "PRIORITY_CEILING", "QUOTA_REACHED", "CANCELLED", "ACCESS_DENIED",
 ]  # fmt: skip
 
 MALFORMED: Final = "MalformedBatch"
@@ -33,8 +33,10 @@ SESSION_LOST: Final = "SessionLostError"
 """The session is over."""
 SESSION_UNKNOWN: Final = "SessionUnknown"
 """The node does not have this session, or no longer has it."""
+MEMORY_LOST: Final = "MemoryLost"
+"""The process that held the session's memory has ended: its client may open another session and repeat its batches there."""
 NODE_LOST: Final = "NodeLostError"
-"""The process that held the session's memory has ended."""
+"""The node is being stopped, and its sessions end."""
 OUT_OF_ORDER: Final = "OutOfOrder"
 """The batch is too far ahead of the one that the node expects, or belongs to another epoch."""
 NO_SUCH_DEVICE: Final = "NoSuchDevice"

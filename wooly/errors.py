@@ -224,6 +224,7 @@ _BY_FAULT: dict[str, type[WoolyError]] = {
     "ConfigError": ConfigError,
     "NoServerError": NoServerError,
     "NodeLostError": NodeLostError,
+    "MemoryLost": NodeLostError,
     "SessionLostError": SessionLostError,
     "SessionUnknown": SessionLostError,
     "PlacementError": PlacementError,

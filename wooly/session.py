@@ -14,7 +14,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,7 +33,7 @@ from wooly.transport.batches import BatchEncoder
 from wooly.transport.bus import BusThread, NoAnswer, bus_credentials
 from wooly.transport.data_port import DataPort
 from wooly.transport.halt import Halt
-from wooly.transport.opening import open_on_node
+from wooly.transport.opening import Replace, open_on_node
 from wooly.transport.patience import Outage
 from wooly.transport.replay import Kept, ReplayLog
 from wooly.transport.trace import Tracer
@@ -122,7 +122,7 @@ class Session:
         tracer: Tracer | None = None,
         *,
         wait_s: float = 120.0,
-        replace: Callable[[str, int], SessionOpened] | None = None,
+        replace: Replace | None = None,
         log_bytes: int = 0,
     ) -> None:
         """``wait_s``: how long a node that does not answer is waited for. ``replace``: opens a session on the node in the place of this
@@ -148,7 +148,7 @@ class Session:
         #: quotas whose delays were announced
         self._delays: set[str] = set()
         self._seq = 0
-        self._closed = False
+        self._closed = self._left = False
         self._envelope_bytes = 0
         self._heard_s = time.monotonic()
         self._watcher: asyncio.Task[None] | None = None
@@ -302,6 +302,7 @@ class Session:
         self._closed = True
         atexit.unregister(self.close)
         self._drain(_DRAIN_S)
+        self._left = True
         try:
             self.totals = self._bus.call(self._goodbye(), _CLOSE_S + 1)
         except (TimeoutError, NoAnswer):
@@ -445,7 +446,7 @@ class Session:
         if done.needs:
             self._send_bodies(done)
             return
-        if done.fault is not None and done.fault.name in (faults.NODE_LOST, faults.SESSION_UNKNOWN):
+        if done.fault is not None and done.fault.name in (faults.MEMORY_LOST, faults.SESSION_UNKNOWN):
             self._lost(done.session, self._refusal[1] if self._refusal is not None else self._exception(done, done.fault))
             return
         if done.fault is not None and (done.fault.fatal or done.seq == 0):
@@ -513,7 +514,9 @@ class Session:
                         self._rebuild.running = False
                         self._state.notify_all()
                         break
-        except (WoolyError, NoAnswer, TimeoutError) as error:
+        except (WoolyError, NoAnswer, TimeoutError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not self._left:
+                raise  # not for the bus having been left meanwhile
             with self._state:
                 self._rebuild.running = False
             self._settle(error if isinstance(error, WoolyError) else fault)
@@ -523,7 +526,7 @@ class Session:
     def _repeat_all(self) -> None:
         """Send every batch so far to a new session, and those that were not answered; returns early if that is lost as well."""
         assert self._replace is not None
-        info = self._replace(self._rebuild.lost, self._log.last)
+        info = self._replace(self._rebuild.lost, self._check_left)
         self._bus.call(self._bus.subscribe(subjects.session_done(info.session, self._bus.principal), self._on_done), _SUBSCRIBE_S)
         with self._swap, self._state:
             unanswered = {seq: sent for seq, sent in (self._rebuild.todo | self._sent).items() if seq not in self._log}
@@ -567,6 +570,10 @@ class Session:
             if not self._halt:
                 self._bus.post(self._send, sent)
         return True
+
+    def _check_left(self) -> None:
+        if self._left:
+            raise NodeLostError("the session is closed")
 
     def _settled(self) -> str:
         """The session on a node that batches go to, once it is not being built again."""

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from bus_schemas.events import DeviceAccounted, Event, Outcome, SessionClosedFact, SessionOpenedFact, SessionPriorityChanged
 from bus_schemas.session import SessionClosed
@@ -31,9 +30,6 @@ class Counters:
     restarts: int = 0
     #: by quota: opens and batches that it refused
     quota_refusals: Counter[str] = field(default_factory=Counter)
-
-
-_NODE_RESTARTED: Final = "node_restarted"
 
 
 def boot_id() -> str:
@@ -71,11 +67,14 @@ class Accounting:
         self._executor = 0
         self._report = 0
         self.meter: Meter | None = None
+        self.lost_accounts: list[Account] = []
+        """Of sessions that the first executor does not hold any more."""
         self.spent = Spent()
 
     def attach(self, attached: Attached, records: dict[str, SessionRecord]) -> list[Executed]:
         """Begin with this executor: its sessions (``records``) go on where the journal left them; sessions that have ended are closed.
-        Returns the reports that are not in the books yet, entered now."""
+        Those whose memory was lost with the executor before stay in the books (``lost_accounts``). Returns the reports that are not in the
+        books yet, entered now."""
         now_ns = time.monotonic_ns()
         last = self._facts.progress.get(self._gpu)
         if self.meter is None:
@@ -83,10 +82,10 @@ class Accounting:
             begins_ns = last.accounted_ns if last is not None and same_boot and records else now_ns
             self.meter = Meter(self._node, self._facts.epoch, self._gpu, attached.cores, begins_ns, time.time_ns() - time.monotonic_ns())
             for account in last.accounts if last is not None else ():
-                if account.session in records:
-                    self.meter.open(account)
-                else:
-                    self._closed_fact(account, "", _NODE_RESTARTED, True, None)
+                self.meter.open(account)
+                if account.session not in records:
+                    account.resident_bytes = 0
+                    self.lost_accounts.append(account)
         for session, record in records.items():
             if session not in self.meter.accounts:
                 self.meter.open(_account(record))
@@ -145,6 +144,7 @@ class Accounting:
         account = self.meter.accounts.get(done.session)
         repeats = account is not None and done.seq <= account.replayed
         if account is not None:
+            account.seq_done = max(account.seq_done, done.seq if done.launches else 0)
             charged_ns = 0 if repeats and account.recover_ns else done.core_ns
             self.allowances.ran(self._gpu, account.tenant, done.session, charged_ns, done.launches > 0)
         self.meter.work(
@@ -183,8 +183,7 @@ class Accounting:
         assert self.meter is not None
         self.meter.resident(session, 0, at_ns)
         self.settle(in_flight=False)
-        account = self.meter.accounts[session]
-        return max(account.core_ns, account.lost_ns)
+        return recoverable_ns(self.meter.accounts[session])
 
     def closed(
         self, session: str, launch_digest: str, reason: str, failed: bool, outcome: Outcome | None = None, *, in_flight: bool
@@ -261,7 +260,13 @@ def _account(record: SessionRecord) -> Account:
         terms.tenant,
         terms.task,
         terms.priority,
+        principal=record.principal,
         replayed=record.replayed,
         recover_ns=record.recover_ns,
-        lost_ns=record.recover_ns,
+        recover_ns_max=record.recover_ns,
     )
+
+
+def recoverable_ns(account: Account) -> int:
+    """Core time that a session in the place of this one may repeat without a charge."""
+    return max(account.core_ns, account.recover_ns_max)

@@ -87,9 +87,9 @@ def _bad(field: str, reason: str) -> Fault:
     return Fault(faults.MALFORMED, f"{field}: {reason}", (f"value @ {field}: {reason}",))
 
 
-EXECUTOR_LOST: Final = Fault(faults.NODE_LOST, "the process that held this session's device memory ended; start the script again")
+EXECUTOR_LOST: Final = Fault(faults.MEMORY_LOST, "the process that held this session's device memory ended; start the script again")
 EXECUTOR_OUT_OF_MEMORY: Final = Fault(
-    faults.NODE_LOST,
+    faults.MEMORY_LOST,
     "the process that held this session's device memory took more of the node's memory than it may, and was ended; start the script again",
 )
 

@@ -19,7 +19,7 @@ from scheduler.dispatch import decisions as why
 from services.kit.errors import StartError
 from services.kit.log import get_logger
 from services.kit.trace import Tracing
-from services.server.accounting import Accounting, Counters, Spent
+from services.server.accounting import Accounting, Counters, Spent, recoverable_ns
 from services.server.admission import EXECUTOR_LOST, EXECUTOR_OUT_OF_MEMORY, REFUSALS, OpenRefused, not_taken, refusal
 from services.server.allowance import Gate
 from services.server.dispatch_log import Alarm, DispatchLog
@@ -80,6 +80,7 @@ _LISTENED_NS_MAX: Final = 2 * 10**9
 _ENDED_MAX: Final = 256
 _WARM_MAX: Final = 4096
 _EXECUTOR_LOST: Final = "executor_lost"
+_NODE_RESTARTED: Final = "node_restarted"
 
 
 class Device:
@@ -153,6 +154,11 @@ class Device:
         for result in self._accounting.attach(attached, records):
             if result.done:
                 self._send_done(result.session, result.done)
+        for account in self._accounting.lost_accounts:
+            terms = TaskTerms(tenant=account.tenant, task=account.task, priority=account.priority)
+            record = SessionRecord(session=account.session, terms=terms, gpu=self.gpu, principal=account.principal)
+            self._lose(Session(record, account.seq_done, reason=_NODE_RESTARTED), recoverable_ns(account), now_ns)
+        self._accounting.lost_accounts.clear()
 
     def announce(self) -> None:
         """Tell the log again of the sessions taken over: the node's new epoch has them."""
@@ -232,6 +238,10 @@ class Device:
         self._accounting.opened(record, in_flight=self._dispatch.state.in_flight > 0)
         self._note()
 
+    def _lose(self, session: Session, recover_ns: int, now_ns: int) -> None:
+        session.lost_ns, session.recover_ns = now_ns, recover_ns
+        self.lost[session.record.session] = session
+
     def lost_session(self, name: str, terms: TaskTerms, principal: str) -> Session | None:
         """The lost session that one of this task and client replaces."""
         found = self.lost.get(name)
@@ -241,7 +251,7 @@ class Device:
     def close_lost(self, session: Session) -> None:
         """End a session that was lost."""
         if self.lost.pop(session.record.session, None) is not None:
-            self._end(session, _EXECUTOR_LOST, failed=True)
+            self._end(session, session.reason, failed=True)
 
     def close(self, session: Session, last_seq: int, reason: str, *, stop: bool = False) -> asyncio.Future[SessionClosed]:
         """End a session once batch ``last_seq`` has run (-1: at once); resolves to its totals. ``stop``: what runs beyond is stopped."""
@@ -575,9 +585,10 @@ class Device:
             if session.closing is not None or session.fault is not None:
                 self._end(session, _EXECUTOR_LOST, failed=True)
                 continue
-            session.lost_ns, session.recover_ns = now_ns, self._accounting.lost(name, now_ns)
-            self.lost[name] = self.sessions.pop(name)
+            session.reason = _EXECUTOR_LOST
+            self._lose(session, self._accounting.lost(name, now_ns), now_ns)
             self.gate.forget(session)
+            del self.sessions[name]
         self._dispatch.close()
         self._dispatch = self._log_factory()
         if not self._stopping:

@@ -51,11 +51,16 @@ class Account(msgspec.Struct, array_like=True):
     instructions: int = 0
     launches: int = 0
     compile_ns: int = 0
+    principal: str = ""
+    """Whose connection the session is."""
+    seq_done: int = 0
+    """The last batch whose work is in these totals."""
     replayed: int = 0
-    """Batches up to this one repeat what a lost session did."""
+    """Batches up to this one repeat what a lost session did: they count nowhere, but for core time beyond ``recover_ns``."""
     recover_ns: int = 0
-    """Core time of theirs that is still not to be charged; ``lost_ns``: when the session was opened."""
-    lost_ns: int = 0
+    """Core time that may still be repeated without a charge."""
+    recover_ns_max: int = 0
+    """The same when the session was opened."""
 
 
 @dataclass(slots=True)
@@ -233,8 +238,8 @@ class Meter:
             use = uses.setdefault(launch.session, _Use())
             if launch.end_ns <= to_ns:
                 part = launch.core_ns
-                use.instructions += launch.instructions
-                use.launches += launch.launches
+                use.instructions += 0 if launch.repeats else launch.instructions
+                use.launches += 0 if launch.repeats else launch.launches
             else:
                 part = launch.core_ns * (to_ns - launch.start_ns) // (launch.end_ns - launch.start_ns)
                 rest.append(replace(launch, start_ns=to_ns, core_ns=launch.core_ns - part))

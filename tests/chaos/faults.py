@@ -130,6 +130,6 @@ FAULTS = (
     Fault("the script starts while nats is away for 12 s", before=_late("nats")),
     Fault("the script starts while controller is away for 12 s", before=_late("controller")),
     Fault("the script starts while server is away for 12 s", before=_late("server")),
-    Fault("kill -9 the executor; its server starts another", _kill_executor, ends_session=True),
-    Fault("kill -9 server and executor together", _kill_node, ends_session=True),
+    Fault("kill -9 the executor; its server starts another", _kill_executor),
+    Fault("kill -9 server and executor together", _kill_node),
 )

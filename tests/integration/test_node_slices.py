@@ -195,13 +195,15 @@ def test_a_server_that_dies_amid_a_batch(node: Node) -> None:
 
 
 def test_an_executor_that_dies_amid_a_batch_takes_only_its_sessions(node: Node) -> None:
-    low = ready(node, LONG, prio=3)
+    low, built_again = ready(node, LONG, prio=3, recovery_log_mb=0), ready(node, LONG, prio=3)
     with node.executor_held():
         ticket = low.submit(LONG.flush([1]))
         until(lambda: in_flight(node, low), "the batch is under way")
         node.kill_executor()
     with pytest.raises(NodeLostError):
         low.wait(ticket)
+    built_again.wait(built_again.submit(LONG.flush([1])))
+    assert (content(built_again) == expected(1)).all()
     until(lambda: node.info().devices, "the executor to be started again")
     again = ready(node, LONG, prio=3)
     again.wait(again.submit(LONG.flush([1])))

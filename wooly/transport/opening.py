@@ -40,7 +40,11 @@ if TYPE_CHECKING:
     from wooly.api import Client
     from wooly.api.answers import Task, Waiting
 
-__all__ = ["open_on_node"]
+__all__ = ["Replace", "open_on_node"]
+
+Replace = Callable[[str, Callable[[], None]], SessionOpened]
+"""Open a session in the place of the one of this name, whose memory the node has lost. The second argument is called before each new try,
+and may raise. Raises what ``open_session`` raises."""
 
 _TIMEOUT_S: Final = 8.0
 _POLL_S: Final = 0.5
@@ -234,11 +238,9 @@ def _unique() -> str:
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(16))
 
 
-def open_on_node(
-    bus: BusThread, config: Config, title: str, device: int, traceparent: str = ""
-) -> tuple[SessionOpened, Callable[[str, int], SessionOpened]]:
-    """Open a session for the script's device ``device``, in this trace: the node's answer, and a function that opens another one in its
-    place (``replaces``, ``replayed`` of OpenSession). Both raise what ``open_session`` raises."""
+def open_on_node(bus: BusThread, config: Config, title: str, device: int, traceparent: str = "") -> tuple[SessionOpened, Replace]:
+    """Open a session for the script's device ``device``, in this trace: the node's answer, and what opens another one in its place.
+    Raises what ``open_session`` raises."""
     title = title_of(title)
     place = place_for(config, title, device) if config.controller_url else _own_choice(bus, config, title)
     node, gpus = place.node, place.gpus
@@ -254,17 +256,17 @@ def open_on_node(
         **msgspec.structs.asdict(place.terms),
     )
 
-    def opened(request: OpenSession, wait_s: float) -> SessionOpened:
-        found = repeat(lambda: _open(bus, node, request), wait_s)
+    def opened(request: OpenSession, wait_s: float, check: Callable[[], None]) -> SessionOpened:
+        found = repeat(lambda: _open(bus, node, request), wait_s, check)
         if found.node is None:
             raise ProtocolError("the node opened a session without identifying itself; client and node are of different versions")
         return msgspec.structs.replace(found, task=place.terms.task)
 
-    def replace(replaces: str, replayed: int) -> SessionOpened:
+    def replace(replaces: str, check: Callable[[], None]) -> SessionOpened:
         name = subjects.session_name(bus.principal, _unique())
-        return opened(msgspec.structs.replace(request, session=name, replaces=replaces, replayed=replayed), config.recovery_wait_s)
+        return opened(msgspec.structs.replace(request, session=name, replaces=replaces), config.recovery_wait_s, check)
 
-    return opened(request, _start_wait_s(config)), replace
+    return opened(request, _start_wait_s(config), lambda: None), replace
 
 
 def _own_choice(bus: BusThread, config: Config, title: str) -> Place:

@@ -75,11 +75,6 @@ class ReplayLog:
         self.whole = False
         self._kept.clear()
 
-    @property
-    def last(self) -> int:
-        """The last batch kept, 0: none."""
-        return max(self._kept, default=0)
-
     def __contains__(self, seq: int) -> bool:
         return seq in self._kept
 
