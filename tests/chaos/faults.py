@@ -22,8 +22,6 @@ class Fault:
     what: str
     strike: Callable[[Stack, Script, random.Random], None] | None = None
     before: Callable[[Stack], Callable[[], None]] | None = None
-    #: The session does not survive yet: only bill and next script are asked for.
-    ends_session: bool = False
 
 
 def _restart(*parts: str, after_s: float, number: int = signal.SIGKILL) -> Callable[[Stack, Script, random.Random], None]:
