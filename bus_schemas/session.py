@@ -62,7 +62,8 @@ class OpenSession(msgspec.Struct, frozen=True):
     ``weight``: its part of core time beside others of its priority. ``sla_ms_p99``: the latency that 99 of 100 of its batches shall have
     (P0 only), 0: none. ``pace_percent``: the most of the device's core time it may take, 0: no bound. ``vram_wait_ms``: how long a batch
     may wait for memory that others hold before it fails, 0: not at all. ``traceparent`` (W3C): of the session's trace, or empty.
-    ``replaces``: the session whose memory the node has lost and whose batches are repeated in this one, or empty."""
+    ``replaces``: the session whose memory the node has lost and whose batches are repeated in this one, or empty; a repeated batch has a
+    number lower by ``skips`` here."""
 
     session: Name
     tenant: TenantName
@@ -81,6 +82,7 @@ class OpenSession(msgspec.Struct, frozen=True):
     vram_wait_ms: int = 60_000
     traceparent: Trace = ""
     replaces: Name = ""
+    skips: int = 0
 
     @property
     def terms(self) -> TaskTerms:

@@ -60,7 +60,8 @@ class Config:
     pace_percent: int = 0
     vram_wait_ms: int = 60_000
     recovery_wait_s: int = 120
-    recovery_log_mb: int = 256
+    recovery_mb: int = 256
+    recovery_target_s: int = 30
     api_key: str = field(default="", repr=False)
     tls_ca: str = ""
     insecure: bool = False
@@ -331,12 +332,20 @@ KEYS: Final[tuple[Key, ...]] = (
         "how long to wait for a bus, a node or a controller that does not answer (at the start of a script 30 s at most); 0: not at all",
     ),
     Key(
-        "WOOLY_RECOVERY_LOG_MB",
-        "recovery_log_mb",
+        "WOOLY_RECOVERY_MB",
+        "recovery_mb",
         _integer(0, 1 << 20),
         "an integer number of MB from 0 to 1048576",
-        "host memory for the session's batches, which are repeated when the node loses the session's memory; a session with more is not "
-        "built again; 0: none is",
+        "host memory for an image of the session's buffers and its batches since, from which the session is built again when the node "
+        "loses its memory; one that needs more is not built again; 0: none is",
+    ),
+    Key(
+        "WOOLY_RECOVERY_TARGET_S",
+        "recovery_target_s",
+        _integer(0, 86_400),
+        "an integer number of seconds from 0 to 86400",
+        "how much work is repeated at most when the node loses the session's memory: an image is taken about as often, unless it would "
+        "cost more than a fiftieth of the time",
     ),
     Key(
         "WOOLY_API_KEY",

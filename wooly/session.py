@@ -35,7 +35,7 @@ from wooly.transport.data_port import DataPort
 from wooly.transport.halt import Halt
 from wooly.transport.opening import Replace, open_on_node
 from wooly.transport.patience import Outage
-from wooly.transport.replay import Kept, ReplayLog
+from wooly.transport.replay import Kept, ReplayLog, groups
 from wooly.transport.trace import Tracer
 
 __all__ = ["Session", "open_session"]
@@ -124,14 +124,19 @@ class Session:
         wait_s: float = 120.0,
         replace: Replace | None = None,
         log_bytes: int = 0,
+        target_s: float = 30.0,
     ) -> None:
         """``wait_s``: how long a node that does not answer is waited for. ``replace``: opens a session on the node in the place of this
-        one, which its replay log of ``log_bytes`` builds again (see ``wooly.transport.opening``)."""
+        one, which its replay log of ``log_bytes`` builds again (see ``wooly.transport.opening``). ``target_s``: how much work is repeated
+        then, at most, where images cost little."""
         self._bus = bus
         self._wait_s = wait_s
         self._replace = replace
         self._log = ReplayLog(log_bytes if replace is not None else 0)
         self._rebuild = _Rebuild()
+        self._target_s = target_s
+        #: when the last image was taken, and how long that took
+        self._image_s, self._image_cost_s = time.monotonic(), 0.0
         self._swap = threading.Lock()
         self._use(info)
         self._outage = Outage(wait_s)
@@ -159,10 +164,11 @@ class Session:
         self.batches = 0
         self.waits = 0
 
-    def _use(self, info: SessionOpened) -> None:
-        """Send batches to this session of a node from now on."""
+    def _use(self, info: SessionOpened, skipped: int = 0) -> None:
+        """Send batches to this session of a node from now on; it numbers them from the one behind batch ``skipped``."""
         assert info.node is not None
         self._info = info
+        self._skipped = skipped
         self._node, self._name = info.node.node, info.node.name
         self._subject = subjects.batch_subject(self._node, info.session, self._bus.principal)
         self._encoder = BatchEncoder(info.session, info.epoch, info.limits.batch_bytes_max)
@@ -194,28 +200,32 @@ class Session:
         self._check()
         self._go_on()
         with self._submit_lock:
-            sent = full = None
-            while sent is None:
-                session = self._settled()
-                try:
-                    uploads = self._upload(flush.uploads)
-                except WoolyError:
-                    if not self._moved(session):
-                        raise
-                    continue
-                full = self._wait_for_room()
-                with self._swap:
-                    if not self._rebuild.running and self._info.session == session:
-                        sent = self._record(flush, uploads)
+            self._take_image_when_due()
+            sent, full = self._submit(flush)
         if full:
             self._halt.raise_pending()
         return Ticket(sent.seq, len(flush.reads))
+
+    def _submit(self, flush: Flush) -> tuple[_Sent, bool]:
+        """Send ``flush``, to the session as it is once it is not being built again; whether the node takes no batches now."""
+        while True:
+            session = self._settled()
+            try:
+                uploads = self._upload(flush.uploads)
+            except WoolyError:
+                if not self._moved(session):
+                    raise
+                continue
+            full = self._wait_for_room()
+            with self._swap:
+                if not self._rebuild.running and self._info.session == session:
+                    return self._record(flush, uploads), full
 
     def _record(self, flush: Flush, uploads: tuple[Upload, ...]) -> _Sent:
         """Number, encode and send a batch."""
         seq = self._seq + 1
         trace = self._tracer.begin(seq, flush.n_ops)
-        data = self._encoder.encode(seq, flush, uploads, trace)
+        data = self._encoder.encode(seq - self._skipped, flush, uploads, trace)
         self._seq = seq  # only now: the node waits for every number that was given away
         sent = _Sent(seq, flush, uploads, data, time.monotonic(), trace)
         with self._state:
@@ -236,6 +246,9 @@ class Session:
         self._check_process()
         self._raise_refusal(ticket.seq - 1, ticket.seq)
         self._go_on()
+        return self._take(ticket)
+
+    def _take(self, ticket: Ticket) -> list[ReadBytes]:
         with self._state:
             answer = self._answers.get(ticket.seq)
         if answer is None:
@@ -443,6 +456,8 @@ class Session:
         if done.session != self._info.session:
             return  # of one that was lost
         self._hear()
+        if self._skipped and done.seq:
+            done = msgspec.structs.replace(done, seq=done.seq + self._skipped)
         if done.needs:
             self._send_bodies(done)
             return
@@ -526,11 +541,14 @@ class Session:
     def _repeat_all(self) -> None:
         """Send every batch so far to a new session, and those that were not answered; returns early if that is lost as well."""
         assert self._replace is not None
-        info = self._replace(self._rebuild.lost, self._check_left)
+        restored = self._log.restore()
+        skipped = self._log.base - len(restored)
+        info = self._replace(self._rebuild.lost, skipped - self._skipped, self._check_left)
         self._bus.call(self._bus.subscribe(subjects.session_done(info.session, self._bus.principal), self._on_done), _SUBSCRIBE_S)
         with self._swap, self._state:
             unanswered = {seq: sent for seq, sent in (self._rebuild.todo | self._sent).items() if seq not in self._log}
             self._rebuild.repeated = {seq: (kept, seq in self._answers) for seq, kept in self._log}
+            self._rebuild.repeated |= {seq: (Kept(flush, ()), False) for seq, flush in enumerate(restored, skipped + 1)}
             todo = {
                 seq: _Sent(seq, kept.again(whole=whole), (), b"", 0.0, "") for seq, (kept, whole) in self._rebuild.repeated.items()
             } | unanswered
@@ -540,11 +558,36 @@ class Session:
                 self._answers[seq].done = None
                 self._answers[seq].event.clear()
             self._envelope_bytes += self._data_port.sent_bytes
-            self._use(info)
+            self._use(info, skipped)
         threading.Thread(target=self._data_port.open, name="wooly link", daemon=True).start()
         for sent in list(self._rebuild.todo.values()):
             if not self._repeated(sent):
                 return
+
+    def _take_image_when_due(self) -> None:
+        """Fetch what the session's buffers hold, so that batches so far need not be kept. No other thread submits meanwhile."""
+        began_s = time.monotonic()
+        if not self._log.image_due(since_s=began_s - self._image_s, target_s=self._target_s, cost_s=self._image_cost_s):
+            return
+        with self._state:
+            if any(read.blob for answer in self._answers.values() if answer.done is not None for read in answer.done.reads):
+                return  # these are on the node until they are taken
+            while self._sent and self._fault is None and not self._halt:
+                self._state.wait(1.0)
+        image: list[tuple[int, ReadBytes]] = []
+        for group in groups(self._log.live()):
+            sent, full = self._submit(Flush(reads=[(handle, 0, nbytes) for handle, nbytes in group]))
+            if full:
+                self._halt.raise_pending()
+            answers = self._take(Ticket(sent.seq, len(group)))
+            image += zip((handle for handle, _ in group), answers, strict=True)
+        with self._state:
+            while self._sent and self._fault is None and not self._halt:
+                self._state.wait(1.0)
+            if self._log.whole and not self._sent:
+                self._log.take(self._seq, image)
+        self._image_s = time.monotonic()
+        self._image_cost_s = self._image_s - began_s
 
     def _repeated(self, sent: _Sent) -> bool:
         """Send one batch to the new session, once there is room; False: that is lost as well."""
@@ -563,7 +606,11 @@ class Session:
             self._raise_fault()
             if self._rebuild.lost == session:
                 return False
-            sent.data, sent.attempt, sent.sent_s = self._encoder.encode(sent.seq, sent.flush, sent.uploads), 0, time.monotonic()
+            sent.data, sent.attempt, sent.sent_s = (
+                self._encoder.encode(sent.seq - self._skipped, sent.flush, sent.uploads),
+                0,
+                time.monotonic(),
+            )
             self._rebuild.todo.pop(sent.seq)
             self._sent[sent.seq] = sent
             self._envelope_bytes += len(sent.data)
@@ -602,7 +649,7 @@ class Session:
         origin = sent.flush.origin if sent is not None else None
         where = origin.text(fault.places) if origin is not None else ""
         if fault.cause_seq:
-            cause = self._lost_at.get(fault.cause_seq, "")
+            cause = self._lost_at.get(fault.cause_seq + self._skipped, "")
             where = f"{where}; the work that was refused was {cause}" if where and cause else where
         elif not fault.fatal and where:
             self._lost_at[done.seq] = where
@@ -636,7 +683,7 @@ class Session:
             bringing.add_done_callback(lambda task: self._on_brought(task, sent))
 
     def _send_whole(self, sent: _Sent) -> None:
-        sent.data = self._encoder.encode_whole(sent.seq, sent.flush, sent.uploads, sent.trace)
+        sent.data = self._encoder.encode_whole(sent.seq - self._skipped, sent.flush, sent.uploads, sent.trace)
         self._envelope_bytes += len(sent.data)
         self._send(sent)
 
@@ -680,7 +727,7 @@ class Session:
         """Ask the node where it is, and (with ``seq_seen``) for answers that were lost on the way; did it answer?"""
         try:
             session = self._info.session
-            ping = _encode(Ping(session, seq_seen))
+            ping = _encode(Ping(session, max(-1, seq_seen - self._skipped) if seq_seen >= 0 else -1))
             answer = await self._bus.request(subjects.node_request(self._node, "ping", self._bus.principal), ping, _PING_S)
             self._on_pong(_pong.decode(answer), session)
         except NoAnswer:
@@ -705,8 +752,9 @@ class Session:
             progress.delayed(pong.excess, self._info.tenant)
         overdue_s = self._heard_s - _STALLED_S
         with self._state:
-            lost = [sent for seq, sent in sorted(self._sent.items()) if seq >= pong.seq_next > 0 and sent.sent_s < overdue_s]
-        if lost and lost[0].seq == pong.seq_next and not self._halt:  # the bus lost them, and would take the same names for repeats
+            seq_next = pong.seq_next + self._skipped
+            lost = [sent for seq, sent in sorted(self._sent.items()) if seq >= seq_next and pong.seq_next and sent.sent_s < overdue_s]
+        if lost and lost[0].seq == seq_next and not self._halt:  # the bus lost them, and would take the same names for repeats
             for sent in lost:
                 sent.attempt += 1
                 sent.sent_s = self._heard_s
@@ -756,7 +804,9 @@ class Session:
         if self._watcher is not None:
             self._watcher.cancel()
         failed = self._fault is not None or bool(self._halt)
-        request = CloseSession(self._info.session, "failed" if failed else "done", -1 if failed else self._seq, self.outcome)
+        request = CloseSession(
+            self._info.session, "failed" if failed else "done", -1 if failed else self._seq - self._skipped, self.outcome
+        )
         return await self._close_request(request, 2.0 if failed else _CLOSE_S)
 
     async def _close_request(self, request: CloseSession, timeout_s: float) -> SessionClosed:
@@ -775,7 +825,15 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
     try:
         tracer = Tracer("wooly-client")
         info, replace = open_on_node(bus, config, title, device, tracer.open(title))
-        session = Session(bus, info, tracer, wait_s=config.recovery_wait_s, replace=replace, log_bytes=config.recovery_log_mb << 20)
+        session = Session(
+            bus,
+            info,
+            tracer,
+            wait_s=config.recovery_wait_s,
+            replace=replace,
+            log_bytes=config.recovery_mb << 20,
+            target_s=config.recovery_target_s,
+        )
         bus.call(session._start(), _SUBSCRIBE_S)
     except BaseException:
         bus.stop()

@@ -256,7 +256,7 @@ class Node:
             vram_wait_ms=request.vram_wait_ms,
             principal=principal,
             traceparent=request.traceparent if parse_traceparent(request.traceparent) is not None else "",
-            replayed=max(replaced.seq_done, replaced.record.replayed) if replaced is not None else 0,
+            replayed=max(replaced.seq_done, replaced.record.replayed) - request.skips if replaced is not None else 0,
             recover_ns=replaced.recover_ns if replaced is not None else 0,
         )
         self._opens.opened(request.tenant, principal, time.monotonic_ns())

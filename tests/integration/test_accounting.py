@@ -122,7 +122,7 @@ def test_a_node_that_lost_its_journal_is_billed_all_the_same(node: Node) -> None
 
 
 def test_the_identity_survives_a_killed_executor_and_bus(node: Node) -> None:
-    first = node.open(recovery_log_mb=0)
+    first = node.open(recovery_mb=0)
     work(first, 20)
     node.kill_executor()
     until(lambda: node.stats().executor_restarts == 1 and node.info().devices, "a new executor")

@@ -195,7 +195,7 @@ def test_a_server_that_dies_amid_a_batch(node: Node) -> None:
 
 
 def test_an_executor_that_dies_amid_a_batch_takes_only_its_sessions(node: Node) -> None:
-    low, built_again = ready(node, LONG, prio=3, recovery_log_mb=0), ready(node, LONG, prio=3)
+    low, built_again = ready(node, LONG, prio=3, recovery_mb=0), ready(node, LONG, prio=3)
     with node.executor_held():
         ticket = low.submit(LONG.flush([1]))
         until(lambda: in_flight(node, low), "the batch is under way")

@@ -150,7 +150,7 @@ def test_a_data_port_that_cannot_be_reached_is_waited_for(node: Node, said: list
 
 
 def test_a_data_port_of_a_session_that_ends_is_not_waited_for(node: Node, said: list[str]) -> None:
-    counting = Counting(node.open(recovery_log_mb=0))
+    counting = Counting(node.open(recovery_mb=0))
     counting.session._data_port._addresses = ["unix:/nowhere/d0"]
     counting.session._data_port.close()
     more = Waiting(lambda: counting.session.submit(Flush(uploads=[(2, memoryview(bytes(8 << 20)))])))

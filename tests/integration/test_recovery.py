@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 
 from billing.projection import BillingView
 from bus_schemas.events import SessionClosedFact, UsageRecorded
-from tests.support.node import Node, floats, increment, until
+from tests.support.node import Node, Program, floats, increment, until
+from wis.builder import Builder
+from wis.dtypes import DType
 from wooly import progress
 from wooly.errors import NodeLostError, RecoveryDivergedError, SessionLostError
 from wooly.link import Flush
@@ -127,7 +130,7 @@ def test_a_node_that_started_anew_is_used_again(node: Node) -> None:
 
 @pytest.mark.parametrize("log_mb", [0, 1])
 def test_a_session_with_more_than_its_log_holds_is_over(node: Node, log_mb: int) -> None:
-    session = node.open(recovery_log_mb=log_mb)
+    session = node.open(recovery_mb=log_mb)
     upload(session, 1, np.zeros(1 << 18))
     node.kill_executor()
     with pytest.raises((NodeLostError, SessionLostError), match=r"start the script again|no longer knows"):
@@ -150,7 +153,57 @@ def test_another_answer_than_before_is_an_error(node: Node) -> None:
 
 def test_a_session_whose_client_does_not_come_back_is_closed(tmp_path: Path) -> None:
     with Node(tmp_path, WOOLY_LEASE_MS="2000") as node:
-        session = node.open(recovery_log_mb=0)
+        session = node.open(recovery_mb=0)
         upload(session, 1, np.zeros(N))
         node.kill_executor()
         until(lambda: [fact.reason for fact in node.facts(SessionClosedFact, 1)] == ["executor_lost"], "its end")
+
+
+def programs_of(session: Session, seed: int, steps: int) -> None:
+    """Buffers that are uploaded, allocated, made by programs, changed and freed."""
+    chance = random.Random(seed)
+    held = [1]
+    for step in range(2, steps):
+        if step % 10 == 0:
+            session._image_cost_s = 0.0  # the next image is due
+        session.submit(MADE.flush([chance.choice(held), step]))
+        session.submit(increment(N).flush([chance.choice(held)], allocs=[(1000 + step, 8 * N)]))
+        held.append(step)
+        if len(held) > 5:
+            session.submit(Flush(frees=[held.pop(chance.randrange(1, len(held))), 1000 + step]))
+    session.wait(session.submit(Flush()))
+
+
+def contents(session: Session, live: dict[int, int]) -> list[bytes]:
+    return [bytes(data) for data in session.wait(session.submit(Flush(reads=[(at, 0, nbytes) for at, nbytes in live.items()])))]
+
+
+def made() -> Program:
+    """y = x + 1, in a buffer that the program makes."""
+    builder = Builder()
+    x, y = builder.external(DType.F64, (N,)), builder.created(DType.F64, (N,))
+    builder.emit("add", y, (x, builder.const(1.0, DType.F64)))
+    return Program(builder)
+
+
+MADE = made()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_after_an_image_only_later_batches_are_repeated(node: Node, said: list[str], seed: int) -> None:
+    session, plain = node.open(recovery_target_s=0), node.open(recovery_mb=0)
+    for one in (session, plain):
+        upload(one, 1, np.arange(float(N)))
+        programs_of(one, seed, 40)
+    live = session._log.live()
+    assert session._log.base > 60 and len(live) == 9
+    want = contents(plain, live)
+    for kills in range(1, 3):
+        node.kill_executor()
+        until(lambda kills=kills: node.stats().executor_restarts == kills and node.info().devices, "a new executor")
+        assert contents(session, live) == want
+    repeated = [int(line.split("repeating ")[1].split()[0]) for line in said if "repeating" in line]
+    assert len(repeated) == 2 and max(repeated) < 60
+    session.wait(session.submit(increment(N).flush([1])))
+    session.close()
+    assert session.totals is not None and session.totals.launches == 1, "what was repeated counts once"

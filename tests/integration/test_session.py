@@ -459,7 +459,7 @@ class TestLoss:
         assert node.stats().epoch == 2
 
     def test_the_executor_is_killed(self, node: Node) -> None:
-        session = node.open(recovery_log_mb=0)
+        session = node.open(recovery_mb=0)
         upload(session, 1, np.zeros(16))
         node.kill_executor()
         with answered(), pytest.raises(NodeLostError, match="ended"):
@@ -485,7 +485,7 @@ class TestLoss:
         assert [(event.reason, event.failed) for event in closed] == [("node_restarted", True)]
 
     def test_a_restarted_node_says_that_it_lost_the_session(self, node: Node) -> None:
-        session = node.open(recovery_log_mb=0)
+        session = node.open(recovery_mb=0)
         upload(session, 1, np.zeros(16))
         node.kill_server()
         node.kill_executor()

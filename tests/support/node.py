@@ -107,6 +107,10 @@ def executors_held(folder: Path) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
+NO_IMAGES_S = 86_400
+"""Images of sessions are batches, and so in launch digests: none are taken unless a test asks."""
+
+
 class Node:
     """nats-server and ``python -P -m services.server`` (reference backend) for the time of a ``with`` block."""
 
@@ -187,7 +191,7 @@ class Node:
     # -- asking --------------------------------------------------------------------------------------------------------------------
 
     def config(self, **keys: Any) -> Config:
-        return Config(nats_urls=(self.nats.url,), **keys)
+        return Config(nats_urls=(self.nats.url,), **{"recovery_target_s": NO_IMAGES_S} | keys)
 
     def open(self, **keys: Any) -> Session:
         """A session with this configuration; closed at the end of the block."""

@@ -53,7 +53,8 @@ class EmbeddedStack:
         return self
 
     def client_environment(self, **more: str) -> dict[str, str]:
-        return plain_environment(WOOLY_NATS_URL=self.addresses["nats"], **more)
+        """Without images of sessions: these are batches, and so in launch digests."""
+        return plain_environment(**{"WOOLY_NATS_URL": self.addresses["nats"], "WOOLY_RECOVERY_TARGET_S": "86400"} | more)
 
     def get(self, service: str, path: str, accept: str = "application/json") -> Any:
         """GET from ``controller`` or ``billing``; JSON decoded, anything else as text."""

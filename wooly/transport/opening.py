@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Replace", "open_on_node"]
 
-Replace = Callable[[str, Callable[[], None]], SessionOpened]
-"""Open a session in the place of the one of this name, whose memory the node has lost. The second argument is called before each new try,
-and may raise. Raises what ``open_session`` raises."""
+Replace = Callable[[str, int, Callable[[], None]], SessionOpened]
+"""Open a session in the place of the one of this name, whose memory the node has lost; by how much the number of a repeated batch is lower
+there; a function that is called before each new try, and may raise. Raises what ``open_session`` raises."""
 
 _TIMEOUT_S: Final = 8.0
 _POLL_S: Final = 0.5
@@ -262,9 +262,9 @@ def open_on_node(bus: BusThread, config: Config, title: str, device: int, tracep
             raise ProtocolError("the node opened a session without identifying itself; client and node are of different versions")
         return msgspec.structs.replace(found, task=place.terms.task)
 
-    def replace(replaces: str, check: Callable[[], None]) -> SessionOpened:
+    def replace(replaces: str, skips: int, check: Callable[[], None]) -> SessionOpened:
         name = subjects.session_name(bus.principal, _unique())
-        return opened(msgspec.structs.replace(request, session=name, replaces=replaces), config.recovery_wait_s, check)
+        return opened(msgspec.structs.replace(request, session=name, replaces=replaces, skips=skips), config.recovery_wait_s, check)
 
     return opened(request, _start_wait_s(config), lambda: None), replace
 

@@ -1,4 +1,4 @@
-"""The replay log of a session: its batches so far, so that it can be built again on a node that has lost its memory."""
+"""What a session is built from again when its node has lost its memory: an image of its buffers, and its batches since."""
 
 from __future__ import annotations
 
@@ -9,15 +9,20 @@ from typing import Final
 from blake3 import blake3
 
 from bus_schemas.batch import Done
+from wis.encoding import decode_program
+from wis.program import BufferKind, bind
 from wooly.errors import RecoveryDivergedError
-from wooly.link import Flush
+from wooly.link import Flush, ReadBytes
 
-__all__ = ["Kept", "ReplayLog"]
+__all__ = ["Kept", "ReplayLog", "groups"]
 
 _ENTRY_BYTES: Final = 512
 """Estimate of what an entry takes beside its sequences and bytes."""
 _ITEM_BYTES: Final = 40
 """The same of one element of a sequence: a Python integer, or a pair of them."""
+_GROUP_MAX: Final = 1024
+_GROUP_BYTES: Final = 32 << 20
+"""Of one batch of an image; a larger buffer has one of its own."""
 
 
 @dataclass(slots=True)
@@ -46,25 +51,29 @@ class Kept:
 
 
 class ReplayLog:
-    """Batches in order, from the session's first. It holds uploads, which do not change any more, and no results."""
+    """The session's last image, and its batches since in order. It holds uploads, which do not change any more, and no results."""
 
     def __init__(self, bytes_max: int) -> None:
-        """``bytes_max``: of all that it holds, as estimated; once more is kept the log is given up, and its memory is free. 0: none."""
+        """``bytes_max``: of image and batches, as estimated; once more is kept all is given up, and its memory is free. 0: none."""
         self._bytes_max = bytes_max
-        self._bytes = 0
         self._kept: dict[int, Kept] = {}
+        self._image: list[tuple[int, ReadBytes]] = []
+        self._image_bytes = 0
+        self._batch_bytes = 0
+        self.base = 0
+        """The last batch whose effects are in the image, 0: there is none."""
         self.whole = bytes_max > 0
-        """Whether it has every batch that was executed."""
+        """Whether the session can be built from it."""
 
     def keep(self, seq: int, flush: Flush, done: Done) -> None:
         """Batch ``seq`` was executed, with this answer. ``flush`` belongs to the log from now on."""
-        if not self.whole or seq in self._kept:
+        if not self.whole or seq in self._kept or seq <= self.base:
             return
         if done.fault is not None:  # what of it later batches lack is known to the node that refused it, and to no other
             self.give_up()
             return
-        self._bytes += _size(flush)
-        if self._bytes > self._bytes_max:
+        self._batch_bytes += _size(flush)
+        if self._image_bytes + self._batch_bytes > self._bytes_max:
             self.give_up()
             return
         flush.origin = None  # it holds the operations, and is for messages about a batch that was not executed yet
@@ -74,15 +83,81 @@ class ReplayLog:
         """Forget everything: the session can no longer be built again."""
         self.whole = False
         self._kept.clear()
+        self._image.clear()
+
+    def image_due(self, *, since_s: float, target_s: float, cost_s: float) -> bool:
+        """Whether an image is worth its time: so that no more than ``target_s`` of work is repeated, for at most a fiftieth of the time; or
+        because the log is half full, for at most a tenth. ``since_s``: since the last image; ``cost_s``: what that took."""
+        if not self.whole or not self._kept:
+            return False
+        if 2 * self._batch_bytes > self._bytes_max - self._image_bytes:
+            return 10 * cost_s <= since_s
+        return since_s > target_s and 50 * cost_s <= since_s
+
+    def live(self) -> dict[int, int]:
+        """Bytes of the buffers that the session holds, by handle."""
+        held = {handle: len(data) for handle, data in self._image}
+        made: dict[tuple[bytes, bytes], tuple[tuple[int, int], ...]] = {}
+        for _, kept in self:
+            flush = kept.flush
+            held.update(flush.allocs)
+            held.update((handle, data.nbytes) for handle, data in flush.uploads)
+            if flush.program:
+                key = (flush.program, flush.dims_digest)
+                if key not in made:
+                    made[key] = _created(flush)
+                held.update((flush.handles[at], nbytes) for at, nbytes in made[key])
+            for handle in flush.frees:
+                del held[handle]
+        return held
+
+    def take(self, seq: int, image: list[tuple[int, ReadBytes]]) -> None:
+        """``image`` is what the session's buffers hold after batch ``seq``; earlier batches are forgotten."""
+        self._image = image
+        self._image_bytes = sum(len(data) for _, data in image)
+        self._kept = {at: kept for at, kept in self._kept.items() if at > seq}
+        self._batch_bytes = sum(_size(kept.flush) for kept in self._kept.values())
+        self.base = seq
+        if self._image_bytes + self._batch_bytes > self._bytes_max:
+            self.give_up()
+
+    def restore(self) -> list[Flush]:
+        """The batches that build the image."""
+        data = dict(self._image)
+        return [
+            Flush(uploads=[(handle, memoryview(data[handle])) for handle, _ in group])
+            for group in groups({handle: len(found) for handle, found in self._image})
+        ]
 
     def __contains__(self, seq: int) -> bool:
-        return seq in self._kept
+        return seq in self._kept or seq <= self.base
 
     def __iter__(self) -> Iterator[tuple[int, Kept]]:
         return iter(sorted(self._kept.items()))
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+def groups(held: dict[int, int]) -> list[list[tuple[int, int]]]:
+    """(handle, bytes) of buffers, as many as one batch of an image reads or writes."""
+    found: list[list[tuple[int, int]]] = []
+    room = 0
+    for handle, nbytes in held.items():
+        if not found or nbytes > room or len(found[-1]) == _GROUP_MAX:
+            found.append([])
+            room = _GROUP_BYTES
+        found[-1].append((handle, nbytes))
+        room -= nbytes
+    return found
+
+
+def _created(flush: Flush) -> tuple[tuple[int, int], ...]:
+    """(position in ``handles``, bytes) of the buffers that the program makes."""
+    program = decode_program(flush.program_body)
+    sizes = bind(program, flush.dims).nbytes
+    kept = [number for number, kind in enumerate(program.buffers) if kind != BufferKind.TEMP]
+    return tuple((at, sizes[number]) for at, number in enumerate(kept) if program.buffers[number] == BufferKind.CREATED)
 
 
 def _size(flush: Flush) -> int:
