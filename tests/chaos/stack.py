@@ -159,7 +159,10 @@ class Script:
 
     def __init__(self, stack: Stack, task: str) -> None:
         environment = plain_environment(
-            WOOLY_NATS_URL=f"nats://127.0.0.1:{stack.link.port}", CONTROLLER_URL=stack.url("controller"), PYTHONPATH=str(ROOT)
+            WOOLY_NATS_URL=f"nats://127.0.0.1:{stack.link.port}",
+            CONTROLLER_URL=stack.url("controller"),
+            WOOLY_RECOVERY_TARGET_S="1",  # images while the training runs, which is short
+            PYTHONPATH=str(ROOT),
         )
         self._errors = stack.folder / f"{task}.err"
         self.lines: list[str] = []

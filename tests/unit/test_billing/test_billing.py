@@ -60,7 +60,18 @@ def test_the_identity_of_a_device_is_checked_against_its_usage_facts() -> None:
     assert "usage facts sum to" in fold([usage(1)], [wrong]).findings[0]
 
 
-@pytest.mark.parametrize("changed", [{"core_ns": -SECOND}, {"byte_ms": -(1 << 30)}, {"compile_ns": -SECOND}])
+def test_recovered_core_time_is_not_charged() -> None:
+    view = fold([msgspec.structs.replace(usage(1), recovered_ns=SECOND // 4)])
+    assert view.findings == []
+    whole = fold([usage(1)])
+    (some,), (all_of_it,) = view.rows.values(), whole.rows.values()
+    assert some.core_ns == all_of_it.core_ns - SECOND // 4 and some.core_micro < all_of_it.core_micro
+    assert (some.byte_ms, some.launches) == (all_of_it.byte_ms, all_of_it.launches)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"recovered_ns": SECOND + 1}, {"recovered_ns": -1}, {"core_ns": -SECOND}, {"byte_ms": -(1 << 30)}, {"compile_ns": -SECOND}]
+)
 def test_use_of_less_than_nothing_is_a_finding_and_no_credit(changed: dict[str, int]) -> None:
     view = fold([usage(1)], [msgspec.structs.replace(usage(2), **changed)], [usage(3)])
     assert credit_report(view, "tenant").total == credit_report(fold([usage(1)], [usage(2)]), "tenant").total

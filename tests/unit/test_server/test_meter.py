@@ -61,6 +61,36 @@ def test_memory_is_the_integral_of_what_is_held() -> None:
     assert [[event.byte_ms for event in tail] for tail in tails] == [[], [1]]
 
 
+def test_repeated_work_is_in_the_timeline_and_recovered_up_to_what_was_charged_before() -> None:
+    m = meter()
+    m.open(Account("again", "tenant", "task", 0, recover_ns=100, recover_ns_max=100))
+    for at, repeats in enumerate((True, True, False)):
+        begin = at * 100
+        m.work(
+            "again", begin_ns=begin, start_ns=begin + 10, end_ns=begin + 80, finish_ns=begin + 80, core_ns=70, instructions=7, launches=1,
+            resident_bytes=0, repeats=repeats,
+        )  # fmt: skip
+    (used,), (device,) = usage(events := m.cut(1000)), devices(events)
+    assert (used.core_ns, used.recovered_ns, used.charged_core_ns) == (210, 100, 110)
+    assert (used.instructions, used.launches) == (7, 1), "each batch counts once"
+    assert device.charged_core_ns == 210
+    account = m.close("again")
+    assert account is not None and (account.recover_ns, account.recover_ns_max, account.launches) == (0, 100, 1)
+
+
+def test_repeated_work_that_spans_intervals_is_recovered_in_each() -> None:
+    m = meter()
+    m.open(Account("again", "tenant", "task", 0, recover_ns=3 * SECOND))
+    m.work(
+        "again", begin_ns=0, start_ns=0, end_ns=2 * SECOND, finish_ns=2 * SECOND, core_ns=4 * SECOND, instructions=7, launches=1,
+        resident_bytes=0, repeats=True,
+    )  # fmt: skip
+    assert [(event.core_ns, event.recovered_ns, event.launches) for event in usage(m.cut(2 * SECOND))] == [
+        (2 * SECOND, 2 * SECOND, 0),
+        (2 * SECOND, SECOND, 0),
+    ]
+
+
 def test_compiling_is_charged_beside_the_timeline() -> None:
     """Of a session that is open, once, in the next interval; the device's own identity holds without it."""
     m = meter()

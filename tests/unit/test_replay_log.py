@@ -1,0 +1,110 @@
+"""What a session is built from again: which batches are kept, when an image is due, which buffers it has."""
+
+from __future__ import annotations
+
+import pytest
+from blake3 import blake3
+
+from bus_schemas.batch import Done, Fault, ReadResult
+from tests.support.node import Program, increment
+from wis.builder import Builder
+from wis.dtypes import DType
+from wooly.errors import RecoveryDivergedError
+from wooly.link import Flush
+from wooly.transport.replay import Kept, ReplayLog, groups
+
+MIB = 1 << 20
+
+
+def done(seq: int, *reads: ReadResult, fault: Fault | None = None) -> Done:
+    return Done("s", seq, reads=reads, fault=fault)
+
+
+def uploaded(handle: int, nbytes: int) -> Flush:
+    return Flush(uploads=[(handle, memoryview(bytes(nbytes)))])
+
+
+def test_more_than_its_memory_gives_the_log_up_for_good() -> None:
+    log = ReplayLog(2 * MIB)
+    log.keep(1, uploaded(1, MIB), done(1))
+    assert log.whole and 1 in log and len(log) == 1
+    log.keep(2, uploaded(2, MIB), done(2))
+    assert not log.whole and len(log) == 0
+    log.keep(3, Flush(), done(3))
+    assert not log.whole and 3 not in log
+
+
+def test_a_refused_batch_gives_the_log_up() -> None:
+    log = ReplayLog(MIB)
+    log.keep(1, Flush(), done(1, fault=Fault("QuotaExceeded", "no memory", fatal=False)))
+    assert not log.whole
+
+
+def test_an_image_that_is_too_large_gives_the_log_up() -> None:
+    log = ReplayLog(MIB)
+    log.keep(1, Flush(), done(1))
+    log.take(1, [(1, bytes(2 * MIB))])
+    assert not log.whole and log.restore() == []
+
+
+@pytest.mark.parametrize(
+    ("upload_bytes", "since_s", "cost_s", "due"),
+    [
+        (0, 31, 0.5, True),
+        (0, 31, 0.7, False),  # more than a fiftieth of the time
+        (0, 29, 0.0, False),
+        (MIB, 29, 0.5, True),  # the log is half full
+        (MIB, 29, 2.9, True),
+        (MIB, 29, 3.0, False),
+    ],
+)
+def test_an_image_is_due_for_the_work_to_be_repeated_or_for_a_log_that_is_half_full(
+    upload_bytes: int, since_s: float, cost_s: float, due: bool
+) -> None:
+    log = ReplayLog(2 * MIB)
+    log.keep(1, uploaded(1, upload_bytes), done(1))
+    assert log.image_due(since_s=since_s, target_s=30, cost_s=cost_s) == due
+
+
+def test_without_batches_since_the_last_one_no_image_is_due() -> None:
+    log = ReplayLog(MIB)
+    assert not log.image_due(since_s=100, target_s=30, cost_s=0)
+    log.keep(1, Flush(), done(1))
+    log.take(1, [])
+    assert not log.image_due(since_s=100, target_s=30, cost_s=0)
+
+
+def test_the_buffers_of_a_session_are_those_of_the_image_and_of_the_batches_since() -> None:
+    builder = Builder()
+    x, y, z = builder.external(DType.F64, (4,)), builder.created(DType.F64, (4,), nbytes=256), builder.temp(DType.F64, (4,))
+    builder.emit("add", z, (x, builder.const(1.0, DType.F64)))
+    builder.emit("add", y, (z, z))
+    program = Program(builder)
+    log = ReplayLog(MIB)
+    log.take(3, [(1, bytes(32)), (2, bytes(5))])
+    log.keep(3, uploaded(9, 7), done(3))  # in the image already
+    log.keep(4, program.flush([1, 10], allocs=[(11, 0)]), done(4))
+    log.keep(5, increment(4).flush([1], frees=[2]), done(5))
+    log.keep(6, uploaded(12, 3), done(6))
+    assert log.live() == {1: 32, 10: 256, 11: 0, 12: 3}
+    assert [seq for seq, _ in log] == [4, 5, 6] and 3 in log and 7 not in log
+
+
+def test_groups_of_buffers_are_bounded_in_number_and_bytes() -> None:
+    held = dict.fromkeys(range(2000), 0) | {3000: 100 * MIB, 3001: 1, 3002: 31 * MIB, 3003: MIB, 3004: 0}
+    found = groups(held)
+    assert [len(group) for group in found] == [1024, 976, 1, 2, 2]
+    assert [entry for group in found for entry in group] == list(held.items())
+
+
+def test_answers_that_have_been_taken_are_repeated_where_they_can_be_compared() -> None:
+    flush = Flush(reads=[(1, 0, 4), (2, 0, MIB), (3, 0, 4)])
+    kept = Kept(flush, (blake3(b"abcd").digest(), None, blake3(b"efgh").digest()))
+    assert kept.again(whole=True) is flush
+    assert kept.again(whole=False).reads == [(1, 0, 4), (3, 0, 4)]
+    small = ReadResult(0, 4, b"abcd"), ReadResult(1, 4, b"efgh")
+    kept.check(done(1, *small), whole=False)
+    kept.check(done(1, small[0], ReadResult(1, MIB, blob="b"), small[1]), whole=True)
+    for reads in ((small[1], small[1]), (small[0], ReadResult(1, 4, b"efgi"))):
+        with pytest.raises(RecoveryDivergedError):
+            kept.check(done(1, *reads), whole=False)
