@@ -207,7 +207,8 @@ class Session:
         return Ticket(sent.seq, len(flush.reads))
 
     def _submit(self, flush: Flush) -> tuple[_Sent, bool]:
-        """Send ``flush``, to the session as it is once it is not being built again; whether the node takes no batches now."""
+        """Send ``flush``, to the session as it is once it is not being built again; whether the node takes no batches now. A flush is
+        taken, or the session is over."""
         while True:
             session = self._settled()
             try:
@@ -220,6 +221,19 @@ class Session:
             with self._swap:
                 if not self._rebuild.running and self._info.session == session:
                     return self._record(flush, uploads), full
+                if self._halt:
+                    return self._postpone(flush), True
+
+    def _postpone(self, flush: Flush) -> _Sent:
+        """Number a batch that is sent when the session has been built again."""
+        self._seq += 1
+        sent, answer = _Sent(self._seq, flush, (), b"", 0.0, ""), _Answer()
+        answer.event.set()  # as of all that wait for the budget
+        with self._state:
+            self._rebuild.todo[sent.seq] = sent
+            self._answers[sent.seq] = answer
+        self.batches += 1
+        return sent
 
     def _record(self, flush: Flush, uploads: tuple[Upload, ...]) -> _Sent:
         """Number, encode and send a batch."""
@@ -374,7 +388,7 @@ class Session:
         """After a budget refusal was raised to the script: republish all with new Nats-Msg-Ids, which bypasses the bus's deduplication."""
         if self._halt.over():
             with self._state:
-                for seq, sent in self._sent.items():
+                for seq, sent in (self._sent | self._rebuild.todo).items():
                     sent.attempt += 1
                     if seq in self._answers:
                         self._answers[seq].event.clear()
@@ -453,11 +467,12 @@ class Session:
         except msgspec.DecodeError as error:
             self._settle(ProtocolError(f"the node answered with something unreadable ({error}); client and node are of different versions"))
             return
-        if done.session != self._info.session:
-            return  # of one that was lost
+        with self._state:
+            if done.session != self._info.session:
+                return  # of one that was lost
+            if self._skipped and done.seq:
+                done = msgspec.structs.replace(done, seq=done.seq + self._skipped)
         self._hear()
-        if self._skipped and done.seq:
-            done = msgspec.structs.replace(done, seq=done.seq + self._skipped)
         if done.needs:
             self._send_bodies(done)
             return
@@ -472,13 +487,14 @@ class Session:
             self._stop(self._exception(done, done.fault))
             return
         refused = None if done.fault is None else self._exception(done, done.fault)
-        if refused is not None and self._refusal is None:
-            self._refusal = (done.seq, refused)
         with self._state:
-            sent = self._sent.pop(done.seq, None)
+            sent = self._sent.pop(done.seq, None) if done.session == self._info.session else None
             if sent is None:
-                return  # heard already
+                return  # heard already, or of a session that was lost meanwhile
             kept, whole = self._rebuild.repeated.pop(done.seq, (None, True))
+            if kept is None:
+                self._rebuild.attempts = 0
+                self._log.keep(done.seq, sent.flush, done)
             answer = self._answers.get(done.seq) if whole else None
             if not sent.flush.reads and done.fault is None:
                 self._answers.pop(done.seq, None)  # waiters already hold the answer; answers without a waiter must not pile up
@@ -489,9 +505,8 @@ class Session:
             except RecoveryDivergedError as diverged:
                 self._settle(diverged)
                 return
-        else:
-            self._rebuild.attempts = 0
-            self._log.keep(done.seq, sent.flush, done)
+        if refused is not None and self._refusal is None:
+            self._refusal = (done.seq, refused)
         self._tracer.end(sent.trace, done.core_ns)
         if answer is not None:
             answer.done, answer.refused = done, refused
@@ -523,12 +538,8 @@ class Session:
                 self._rebuild.attempts += 1
                 if self._rebuild.attempts > _REBUILDS_MAX:
                     raise fault
-                self._repeat_all()
-                with self._state:
-                    if self._rebuild.lost != self._info.session:
-                        self._rebuild.running = False
-                        self._state.notify_all()
-                        break
+                if self._repeat_all():
+                    break
         except (WoolyError, NoAnswer, TimeoutError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and not self._left:
                 raise  # not for the bus having been left meanwhile
@@ -538,8 +549,8 @@ class Session:
             return
         progress.say(f"wooly: continuing after {time.monotonic() - began_s:.0f} s")
 
-    def _repeat_all(self) -> None:
-        """Send every batch so far to a new session, and those that were not answered; returns early if that is lost as well."""
+    def _repeat_all(self) -> bool:
+        """Send every batch so far to a new session, and those that were not answered; False: that is lost as well."""
         assert self._replace is not None
         restored = self._log.restore()
         skipped = self._log.base - len(restored)
@@ -560,9 +571,15 @@ class Session:
             self._envelope_bytes += self._data_port.sent_bytes
             self._use(info, skipped)
         threading.Thread(target=self._data_port.open, name="wooly link", daemon=True).start()
-        for sent in list(self._rebuild.todo.values()):
+        while True:
+            with self._swap, self._state:
+                sent = next(iter(self._rebuild.todo.values()), None)
+                if sent is None:
+                    self._rebuild.running = self._rebuild.lost == info.session
+                    self._state.notify_all()
+                    return not self._rebuild.running
             if not self._repeated(sent):
-                return
+                return False
 
     def _take_image_when_due(self) -> None:
         """Fetch what the session's buffers hold, so that batches so far need not be kept. No other thread submits meanwhile."""
@@ -572,22 +589,28 @@ class Session:
         with self._state:
             if any(read.blob for answer in self._answers.values() if answer.done is not None for read in answer.done.reads):
                 return  # these are on the node until they are taken
-            while self._sent and self._fault is None and not self._halt:
-                self._state.wait(1.0)
-        image: list[tuple[int, ReadBytes]] = []
-        for group in groups(self._log.live()):
-            sent, full = self._submit(Flush(reads=[(handle, 0, nbytes) for handle, nbytes in group]))
-            if full:
-                self._halt.raise_pending()
-            answers = self._take(Ticket(sent.seq, len(group)))
-            image += zip((handle for handle, _ in group), answers, strict=True)
-        with self._state:
-            while self._sent and self._fault is None and not self._halt:
-                self._state.wait(1.0)
-            if self._log.whole and not self._sent:
-                self._log.take(self._seq, image)
+        with contextlib.suppress(WoolyError):  # an image more or less; the session's fault is raised by what follows
+            if self._all_answered():
+                self._take_image()
         self._image_s = time.monotonic()
         self._image_cost_s = self._image_s - began_s
+
+    def _take_image(self) -> None:
+        image: list[tuple[int, ReadBytes]] = []
+        for group in groups(self._log.live()):
+            sent, _ = self._submit(Flush(reads=[(handle, 0, nbytes) for handle, nbytes in group]))
+            if not self._all_answered():
+                return
+            image += zip((handle for handle, _ in group), self._take(Ticket(sent.seq, len(group))), strict=True)
+        if self._all_answered():
+            self._log.take(self._seq, image)
+
+    def _all_answered(self) -> bool:
+        """Wait until every batch is; False if that does not happen now, or one was refused: the script hears of it elsewhere."""
+        with self._state:
+            while (self._sent or self._rebuild.running) and self._fault is None and not self._halt:
+                self._state.wait(1.0)
+            return self._log.whole and not (self._sent or self._rebuild.running or self._fault or self._halt)
 
     def _repeated(self, sent: _Sent) -> bool:
         """Send one batch to the new session, once there is room; False: that is lost as well."""
@@ -623,10 +646,9 @@ class Session:
             raise NodeLostError("the session is closed")
 
     def _settled(self) -> str:
-        """The session on a node that batches go to, once it is not being built again."""
+        """The session on a node that batches go to, once it is not being built again; or at once while the node takes none."""
         with self._state:
-            while self._rebuild.running:
-                self._halt.raise_pending()
+            while self._rebuild.running and not self._halt:
                 self._state.wait(1.0)
             self._raise_fault()
             return self._info.session

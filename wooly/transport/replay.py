@@ -41,13 +41,14 @@ class Kept:
 
     def check(self, done: Done, *, whole: bool) -> None:
         """Compare the answers of the repetition with those given before. Raises RecoveryDivergedError."""
-        wanted = self.digests if whole else tuple(digest for digest in self.digests if digest)
-        for digest, read in zip(wanted, done.reads, strict=False):
-            if digest and not read.blob and blake3(read.inline).digest() != digest:
-                raise RecoveryDivergedError(
-                    f"the node lost this session's memory, and batch {done.seq} did not give what it gave before when it was repeated; "
-                    "start the script again"
-                )
+        wanted = self.digests if whole or None not in self.digests else tuple(digest for digest in self.digests if digest)
+        found = tuple(None if read.blob else blake3(read.inline).digest() for read in done.reads)
+        if done.fault is not None or found != wanted:
+            refused = f" ({done.fault.message})" if done.fault is not None else ""
+            raise RecoveryDivergedError(
+                f"the node lost the session's memory, and batch {done.seq} did not give what it gave before{refused} when it was repeated; "
+                "start the script again"
+            )
 
 
 class ReplayLog:
