@@ -60,7 +60,7 @@ class Config:
     pace_percent: int = 0
     vram_wait_ms: int = 60_000
     recovery_wait_s: int = 120
-    recovery_mb: int = 256
+    recovery_mb: int = 1024
     recovery_target_s: int = 30
     api_key: str = field(default="", repr=False)
     tls_ca: str = ""
