@@ -178,7 +178,7 @@ class Device:
         if self._restarting is not None:
             self._restarting.cancel()
         for session in list(self.lost.values()):
-            self.close_lost(session)
+            self.end_lost(session)
         for session in list(self.sessions.values()):
             self._end(session, "node_stopped", failed=True)
         if self.attached is not None:
@@ -240,18 +240,24 @@ class Device:
 
     def _lose(self, session: Session, recover_ns: int, now_ns: int) -> None:
         session.lost_ns, session.recover_ns = now_ns, recover_ns
+        self.put_back(session)
+
+    def claim_lost(self, name: str, terms: TaskTerms, principal: str) -> Session | None:
+        """The lost session that one of this task and client takes the place of: to be ended, or put back if that cannot be opened. Nothing
+        else takes its place meanwhile."""
+        found = self.lost.get(name)
+        if found is None or found.record.principal != principal:
+            return None
+        same = (found.record.terms.tenant, found.record.terms.task) == (terms.tenant, terms.task)
+        return self.lost.pop(name) if same else None
+
+    def put_back(self, session: Session) -> None:
         self.lost[session.record.session] = session
 
-    def lost_session(self, name: str, terms: TaskTerms, principal: str) -> Session | None:
-        """The lost session that one of this task and client replaces."""
-        found = self.lost.get(name)
-        same = found is not None and (found.record.terms.tenant, found.record.terms.task) == (terms.tenant, terms.task)
-        return found if found is not None and same and found.record.principal == principal else None
-
-    def close_lost(self, session: Session) -> None:
+    def end_lost(self, session: Session) -> None:
         """End a session that was lost."""
-        if self.lost.pop(session.record.session, None) is not None:
-            self._end(session, session.reason, failed=True)
+        self.lost.pop(session.record.session, None)
+        self._end(session, session.reason, failed=True)
 
     def close(self, session: Session, last_seq: int, reason: str, *, stop: bool = False) -> asyncio.Future[SessionClosed]:
         """End a session once batch ``last_seq`` has run (-1: at once); resolves to its totals. ``stop``: what runs beyond is stopped."""
@@ -523,7 +529,7 @@ class Device:
         ``since_ns``: the time since the last tick."""
         now_ns = time.monotonic_ns()
         for session in [lost for lost in self.lost.values() if now_ns - lost.lost_ns > lease_ns]:
-            self.close_lost(session)
+            self.end_lost(session)
         if self.attached is None:
             return
         for session in list(self.sessions.values()):

@@ -244,7 +244,7 @@ class Node:
             return _encode(self._opened(known[1].record))
         gpu = request.gpus[0] if request.gpus else 0
         device = self._devices[gpu]
-        replaced = device.lost_session(request.replaces, request.terms, principal)
+        replaced = device.claim_lost(request.replaces, request.terms, principal)
         record = SessionRecord(
             session=request.session,
             terms=request.terms,
@@ -256,18 +256,19 @@ class Node:
             vram_wait_ms=request.vram_wait_ms,
             principal=principal,
             traceparent=request.traceparent if parse_traceparent(request.traceparent) is not None else "",
-            replayed=max(replaced.seq_done, replaced.record.replayed) - request.skips if replaced is not None else 0,
+            replayed=max(replaced.seq_done, replaced.record.replayed) - max(0, request.skips) if replaced is not None else 0,
             recover_ns=replaced.recover_ns if replaced is not None else 0,
         )
         self._opens.opened(request.tenant, principal, time.monotonic_ns())
         try:
             await device.open(record)
-        except StartError as error:
-            return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, str(error), fatal=False)))
-        except OpenRefused as refused:
-            return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=refused.fault))
+        except (StartError, OpenRefused) as error:
+            if replaced is not None:
+                device.put_back(replaced)
+            fault = error.fault if isinstance(error, OpenRefused) else Fault(faults.NODE_FAULT, str(error), fatal=False)
+            return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=fault))
         if replaced is not None:
-            device.close_lost(replaced)
+            device.end_lost(replaced)
         self._log.info("session opened", **record.about, gpu=gpu, priority=record.terms.priority)
         opened = self._find(request.session)
         return _encode(self._opened(opened[1].record if opened is not None else record))
@@ -331,7 +332,8 @@ class Node:
         fault = check_quota(request, gpu, device.attached.vram_bytes, self._overcommit.percent)
         if fault is not None:
             return fault
-        others = [record for record in device.records if record.session != request.session]
+        held = [*device.records, *(lost.record for lost in device.lost.values())]  # a lost one is about to be opened again
+        others = [record for record in held if record.session not in (request.session, request.replaces)]
         if any(other.terms.exclusive for other in others) or (request.exclusive and others):
             return Fault(faults.DEVICE_TAKEN, f"device {gpu} is held by another task, and one of the two wants it exclusively")
         return None
@@ -344,7 +346,7 @@ class Node:
             lost = device.lost.get(request.session)
             if lost is not None and lost.record.principal == subjects.requester(subject):
                 lost.outcome = lost.outcome or sound_outcome(request.outcome)
-                device.close_lost(lost)
+                device.end_lost(lost)
         found = self._find(request.session, subjects.requester(subject))
         if found is None:  # over already, as after a cancel: what it used all the same
             ended = [device.ended[request.session] for device in self._devices if request.session in device.ended]

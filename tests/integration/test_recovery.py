@@ -6,11 +6,14 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from billing.projection import BillingView
-from bus_schemas.events import SessionClosedFact, UsageRecorded
+from bus_schemas import faults
+from bus_schemas.events import SessionClosedFact, SessionOpenedFact, UsageRecorded
+from bus_schemas.session import OpenSession, SessionOpened
 from tests.support.node import Node, Program, floats, increment, until
 from wis.builder import Builder
 from wis.dtypes import DType
@@ -138,6 +141,44 @@ def test_a_session_with_more_than_its_log_holds_is_over(node: Node, log_mb: int)
     until(lambda: node.info().devices, "a new executor")
     session.close()
     assert [fact.reason for fact in node.facts(SessionClosedFact, 1)] == ["executor_lost"]
+
+
+def test_a_lost_session_keeps_its_device_to_itself(node: Node) -> None:
+    """One that has the device exclusively has it again; whoever asks meanwhile is refused."""
+    session = node.open(gpu_mode="Exclusive")
+    upload(session, 1, np.zeros(N))
+    add_one(session, 5)
+    lost = session.info.session
+    node.kill_executor()
+    other = OpenSession("other", "default", "", 3, (0,), 0)
+
+    def refused() -> bool:
+        opened = node.ask("open", other, SessionOpened)
+        assert opened.fault is not None and opened.fault.name in (faults.DEVICE_TAKEN, faults.NODE_FAULT), opened
+        return session.info.session != lost
+
+    until(refused, "the session is open again")
+    add_one(session, 5)
+    assert value(session) == 10
+
+
+def test_a_lost_session_is_replaced_once_and_by_its_client_alone(node: Node) -> None:
+    session = node.open(recovery_mb=0)
+    upload(session, 1, np.zeros(N))
+    add_one(session, 20)
+    lost = session.info.session
+    node.kill_executor()
+    until(lambda: node.stats().executor_restarts == 1 and node.info().devices, "a new executor")
+    for number, terms in enumerate(({"tenant": "another"}, {"task": "another"}, {}, {})):
+        asked = OpenSession(
+            **{"session": f"s{number}", "tenant": "default", "task": "", "priority": 3, "gpus": (0,), "vram_bytes": 0} | terms
+        )
+        opened = node.ask("open", msgspec.structs.replace(asked, replaces=lost, skips=-1000), SessionOpened)
+        assert opened.fault is None
+    node.facts(SessionClosedFact, 1)
+    node.facts(SessionOpenedFact, 5)
+    facts = [event for event in node.events() if isinstance(event, SessionOpenedFact | SessionClosedFact)]
+    assert [fact.session for fact in facts] == [lost, "s0", "s1", "s2", lost, "s3"]
 
 
 def test_another_answer_than_before_is_an_error(node: Node) -> None:
