@@ -120,7 +120,8 @@ class CloseSession(msgspec.Struct, frozen=True):
 
 
 class SessionClosed(msgspec.Struct, frozen=True):
-    """What the session used: totals from open to close, and its launch-order digest (hex)."""
+    """What the session used: totals from open to close, and its launch-order digest (hex). ``core_ns``: without what repeated the work of
+    a lost session and is not charged."""
 
     session: str
     core_ns: int = 0

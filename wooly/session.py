@@ -159,6 +159,8 @@ class Session:
         self._watcher: asyncio.Task[None] | None = None
         self._shaken = asyncio.Event()
         self.totals: SessionClosed | None = None
+        #: of the sessions that this one took the place of
+        self._before: list[SessionClosed] = []
         self.outcome: Outcome | None = None
         """How the script ended, for ``close`` to report; None while it runs."""
         self.batches = 0
@@ -331,7 +333,7 @@ class Session:
         self._drain(_DRAIN_S)
         self._left = True
         try:
-            self.totals = self._bus.call(self._goodbye(), _CLOSE_S + 1)
+            self.totals = _sum_of(self._before, self._bus.call(self._goodbye(), _CLOSE_S + 1))
         except (TimeoutError, NoAnswer):
             self.totals = None  # the node is away or busy; the lease ends the session
         self._data_port.close()
@@ -556,6 +558,9 @@ class Session:
         skipped = self._log.base - len(restored)
         info = self._replace(self._rebuild.lost, skipped - self._skipped, self._check_left)
         self._bus.call(self._bus.subscribe(subjects.session_done(info.session, self._bus.principal), self._on_done), _SUBSCRIBE_S)
+        with contextlib.suppress(NoAnswer, TimeoutError, msgspec.DecodeError):  # it is over by now, and its totals are for people
+            over = self._close_request(CloseSession(self._rebuild.lost), _PING_S)
+            self._before.append(self._bus.call(over, 2 * _PING_S))
         with self._swap, self._state:
             unanswered = {seq: sent for seq, sent in (self._rebuild.todo | self._sent).items() if seq not in self._log}
             self._rebuild.repeated = {seq: (kept, seq in self._answers) for seq, kept in self._log}
@@ -862,6 +867,12 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
         raise
     atexit.register(session.close)
     return session
+
+
+def _sum_of(before: Sequence[SessionClosed], last: SessionClosed) -> SessionClosed:
+    """The totals of sessions one after the other, with the digest of the last."""
+    names = [name for name, field in SessionClosed.__annotations__.items() if field in (int, "int")]
+    return msgspec.structs.replace(last, **{name: sum(getattr(one, name) for one in (*before, last)) for name in names})
 
 
 def _upload_lost() -> NodeLostError:

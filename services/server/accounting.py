@@ -244,7 +244,7 @@ class Accounting:
         self._facts.record("session", account.session, [fact])
         return SessionClosed(
             session=account.session,
-            core_ns=account.core_ns,
+            core_ns=account.core_ns - (account.recover_ns_max - account.recover_ns),
             byte_ms=account.byte_ms,
             instructions=account.instructions,
             launches=account.launches,
