@@ -146,7 +146,7 @@ def test_a_session_with_more_than_its_log_holds_is_over(node: Node, log_mb: int)
 
 
 def test_a_lost_session_keeps_its_device_to_itself(node: Node) -> None:
-    """One that has the device exclusively has it again; whoever asks meanwhile is refused."""
+    """One that has the device exclusively has it again; another session is refused meanwhile."""
     session = node.open(gpu_mode="Exclusive")
     upload(session, 1, np.zeros(N))
     add_one(session, 5)
