@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from blake3 import blake3
 
-from bus_schemas import subjects
+from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Batch, Done, Read, Upload, decode_done, encode_batch
 from bus_schemas.session import CloseSession, OpenSession, Ping, Pong, SessionClosed, SessionOpened
 from services.kit.bus import Bus, connect
@@ -390,7 +390,7 @@ class TestRefused:
             await raw.send(1)
             done = await asyncio.wait_for(heard.get(), DEADLINE_S)
             assert done.fault is not None
-            assert done.fault.name == "SessionLostError"
+            assert done.fault.name == faults.SESSION_UNKNOWN
 
         check(node, scenario)
 

@@ -46,7 +46,7 @@ class Target:
             from wooly.config import Config
             from wooly.session import open_session
 
-            return open_session(Config(nats_urls=(self.nats_url,)))
+            return open_session(Config(nats_urls=(self.nats_url,), recovery_mb=0))  # a session that is lost is seen
         from jit.backends import create_engine
         from jit.plan.planner import PlanOptions
         from tests.support.cutting import CutEngine

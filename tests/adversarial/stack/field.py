@@ -55,6 +55,7 @@ def connected(world: World, key: str, title: str, **said: str) -> Session:
     stack = world.stack
     said = {"WOOLY_API_KEY": key, "WOOLY_TLS_CA": str(stack.ring.ca), "WOOLY_NATS_URL": stack.addresses["nats"]} | said
     said = {"CONTROLLER_URL": stack.addresses["controller"], "REQUIRED_VRAM": "16", "PRIO": "3"} | said
+    said["WOOLY_RECOVERY_MB"] = "0"  # a session that is lost is seen
     return open_session(load(said, environ={}), title=title)
 
 
