@@ -62,6 +62,7 @@ bench: $(STAMP).dev ## ratios in one run: torch, NumPy, PoCL, shared devices, me
 	$(BIN)/python -m benchmarks.sla
 	$(BIN)/python -m benchmarks.memory
 	$(BIN)/python -m benchmarks.allocator --publish
+	$(BIN)/python -m benchmarks.recovery --publish
 	$(BIN)/python -m benchmarks.dispatch
 	$(BIN)/python -m benchmarks.pages --publish
 	$(BIN)/python -m benchmarks
