@@ -31,7 +31,7 @@ setup: $(STAMP).dev ## create .venv with everything that tests and linters need
 demo: $(STAMP).run ## two trainings on an embedded stack, then their bill and placement
 	bash examples/demo.sh $(BIN)
 
-test: $(STAMP).dev ## the tests, 16 to 33 minutes on 2 cores
+test: $(STAMP).dev ## the tests, 16 to 35 minutes on 2 cores
 	@# bytecode is kept, although the environment may forbid it: hundreds of processes import the same modules
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
