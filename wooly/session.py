@@ -542,12 +542,12 @@ class Session:
                     raise fault
                 if self._repeat_all():
                     break
-        except (WoolyError, NoAnswer, TimeoutError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not self._left:
-                raise  # not for the bus having been left meanwhile
+        except Exception as error:  # whatever it is, nothing may wait for this session any more
             with self._state:
                 self._rebuild.running = False
             self._settle(error if isinstance(error, WoolyError) else fault)
+            if not isinstance(error, WoolyError | NoAnswer | TimeoutError) and not self._left:
+                raise  # the loop of a bus that was left is closed, all else is a defect
             return
         progress.say(f"wooly: continuing after {time.monotonic() - began_s:.0f} s")
 
@@ -634,11 +634,8 @@ class Session:
             self._raise_fault()
             if self._rebuild.lost == session:
                 return False
-            sent.data, sent.attempt, sent.sent_s = (
-                self._encoder.encode(sent.seq - self._skipped, sent.flush, sent.uploads),
-                0,
-                time.monotonic(),
-            )
+            sent.data = self._encoder.encode(sent.seq - self._skipped, sent.flush, sent.uploads)
+            sent.attempt, sent.sent_s = 0, time.monotonic()
             self._rebuild.todo.pop(sent.seq)
             self._sent[sent.seq] = sent
             self._envelope_bytes += len(sent.data)

@@ -104,7 +104,7 @@ class Device:
         self.sessions: dict[str, Session] = {}
         self.lost: dict[str, Session] = {}
         """Sessions whose memory the executor lost. Each stays in the books until its client has opened another one in its place, closes it,
-        or is silent for its lease: so its task goes on."""
+        or is silent for its lease, so that its task continues."""
         self.ended: LruDict[str, tuple[str, SessionClosed]] = LruDict(_ENDED_MAX)
         """(principal, totals) of the sessions that ended last, for clients that ask late."""
         self.gate = Gate(accounting.allowances, self.sessions, self._arrived, self._forget, self.refuse, time.monotonic_ns)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,7 @@ from tests.support.node import Node, Program, floats, increment, until
 from wis.builder import Builder
 from wis.dtypes import DType
 from wooly import progress
-from wooly.errors import NodeLostError, RecoveryDivergedError, SessionLostError
+from wooly.errors import NodeLostError, PlacementError, RecoveryDivergedError, SessionLostError
 from wooly.link import Flush
 from wooly.session import Session
 
@@ -250,3 +250,35 @@ def test_after_an_image_only_later_batches_are_repeated(node: Node, said: list[s
     session.wait(session.submit(increment(N).flush([1])))
     session.close()
     assert session.totals is not None and session.totals.launches == 38 * 2 + 1, "what was repeated counts once"
+
+
+def test_a_session_that_is_lost_again_and_again_is_over(node: Node, said: list[str]) -> None:
+    """Its own batch may be what ends the executor: nothing is answered for the first time in between."""
+    session = node.open()
+    upload(session, 1, np.zeros(N))
+    lost: list[str] = []
+
+    def repeated(sent: object) -> bool:
+        lost.append(session.info.session)
+        node.kill_executor()
+        until(lambda: session._rebuild.lost == lost[-1], "the client knows of it")
+        return False
+
+    session._repeated = repeated
+    node.kill_executor()
+    with pytest.raises(NodeLostError, match="start the script again"):
+        add_one(session, 1000)
+    assert len(set(lost)) == len(lost) == 3
+
+
+def test_a_place_that_is_refused_ends_the_session(node: Node) -> None:
+    session = node.open()
+    upload(session, 1, np.zeros(N))
+    session._replace = refusing
+    node.kill_executor()
+    with pytest.raises(PlacementError, match="no place"):
+        add_one(session, 1000)
+
+
+def refusing(lost: str, skips: int, check: Callable[[], None]) -> SessionOpened:
+    raise PlacementError("no place")
