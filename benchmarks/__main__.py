@@ -1,4 +1,7 @@
-"""Run the benchmarks: two processes a workload, local torch and ours, in turn; medians and their ratio."""
+"""Run the benchmarks: two processes a workload, local torch and ours, in turn; medians and their ratio.
+
+With ``--backend cuda`` the GPU of this machine executes both, local torch's work and ours; results go to docs/benchmarks-cuda.md.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import rgpu
 from benchmarks.ops import OPS
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import LARGE, WORKLOADS
 from tests.support.stack import ROOT, EmbeddedStack, plain_environment
 
 _ROUNDS: Final = 7
@@ -69,15 +73,19 @@ def worker(name: str, device: str, environment: dict[str, str], module: str = "b
         one.close()
 
 
+_LOCAL: Final = {"host": "cpu", "cuda": "cuda"}
+"""By back end: the device of local torch beside it."""
+
+
 def environments(stack: EmbeddedStack) -> tuple[dict[str, str], dict[str, str]]:
     """(local torch with all cores, ours)."""
     cores = str(os.cpu_count() or 1)
     return plain_environment(OMP_NUM_THREADS=cores), stack.client_environment(OMP_NUM_THREADS="1")
 
 
-def compare_steps(name: str, stack: EmbeddedStack) -> dict[str, Any]:
+def compare_steps(name: str, stack: EmbeddedStack, backend: str = "host") -> dict[str, Any]:
     local_env, our_env = environments(stack)
-    with worker(name, "cpu", local_env) as local, worker(name, "cuda", our_env) as ours:
+    with worker(name, _LOCAL[backend], local_env) as local, worker(name, "cuda", our_env) as ours:
         local.round(), ours.round()
         pairs = [(local.round(), ours.round()) for _ in range(_ROUNDS)]
     ratios = [b["ms"] / a["ms"] for a, b in pairs]
@@ -89,7 +97,7 @@ def compare_steps(name: str, stack: EmbeddedStack) -> dict[str, Any]:
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
         "counts": pairs[-1][1]["counts"],
-        "bar": BARS[name],
+        "bar": BARS.get(name) if backend == "host" else None,
     }
 
 
@@ -119,13 +127,15 @@ def rgpu_mlp_ms() -> float | None:
         return statistics.median(other.round()["ms"] for _ in range(3))
 
 
-def report(steps: dict[str, dict[str, Any]], ops: dict[str, dict[str, float]], mlp_ms: float | None) -> str:
-    """The results as Markdown."""
+def report(steps: dict[str, dict[str, Any]], ops: dict[str, dict[str, float]], mlp_ms: float | None, gpu: str = "") -> str:
+    """The results as Markdown. ``gpu``: on which both sides computed; empty: on this machine's cores."""
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {version('torch')}"
     lines = [
-        "# Benchmarks",
+        f"# Benchmarks{' on a GPU' if gpu else ''}",
         "",
-        f"Written by `make bench` on {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}.",
-        f"Two processes take turns, {_ROUNDS} rounds; the ratio is the median of the rounds' ratios (ours / local torch on all cores).",
+        f"Written by `make {'bench-cuda' if gpu else 'bench'}` on {machine}{f', {gpu}' if gpu else ''}.",
+        f"Two processes take turns, {_ROUNDS} rounds; the ratio is the median of the rounds' ratios (ours / local torch"
+        f"{', on the same GPU' if gpu else ' on all cores'}).",
         "Client, bus and node share these cores.",
         "",
         "| training or decode step | local ms | ours ms | ratio | range | bar | waits | batches | wire bytes | ops | fallbacks |",
@@ -135,11 +145,13 @@ def report(steps: dict[str, dict[str, Any]], ops: dict[str, dict[str, float]], m
         c = r["counts"]
         counts = f"{c['waits']:.2f} | {c['batches']:.2f} | {c['wire_bytes']:.0f} | {c['ops']:.0f} | {c['fallbacks']:.2f}"
         span = f"{r['ratio_min']:.2f}-{r['ratio_max']:.2f}"
-        lines.append(f"| {name} | {r['local_ms']:.2f} | {r['ours_ms']:.2f} | **{r['ratio']:.2f}** | {span} | {r['bar']} | {counts} |")
+        bar = r["bar"] or "-"
+        lines.append(f"| {name} | {r['local_ms']:.2f} | {r['ours_ms']:.2f} | **{r['ratio']:.2f}** | {span} | {bar} | {counts} |")
     if mlp_ms is not None:
         lines += ["", f"The mlp step on rgpu 0.1.1 in the same run: {mlp_ms:.2f} ms."]
-    lines += ["", f"Cost of issuing one operation, microseconds (bar: {OP_BAR_US:g}), flushing included:", ""]
-    lines += ["| operation | local torch | ours | rgpu 0.1.1 |", "|---|---|---|---|"]
+    if ops:
+        lines += ["", f"Cost of issuing one operation, microseconds (bar: {OP_BAR_US:g}), flushing included:", ""]
+        lines += ["| operation | local torch | ours | rgpu 0.1.1 |", "|---|---|---|---|"]
     for name, row in ops.items():
         rival = f"{row['rgpu_us']:.1f}" if "rgpu_us" in row else "-"
         lines.append(f"| {name} | {row['local_us']:.2f} | {row['ours_us']:.2f} | {rival} |")
@@ -148,15 +160,26 @@ def report(steps: dict[str, dict[str, Any]], ops: dict[str, dict[str, float]], m
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"of {', '.join([*WORKLOADS, 'ops'])}; none: all")
-    names = parser.parse_args().names or [*WORKLOADS, "ops"]
-    with EmbeddedStack() as stack:
-        steps = {name: compare_steps(name, stack) for name in names if name in WORKLOADS}
+    parser.add_argument("names", nargs="*", help=f"of {', '.join([*WORKLOADS, *LARGE, 'ops'])}; none: all")
+    parser.add_argument("--backend", default="host", choices=list(_LOCAL))
+    options = parser.parse_args()
+    everything = [*WORKLOADS, *LARGE] if options.backend == "cuda" else [*WORKLOADS, "ops"]
+    names = options.names or everything
+    with EmbeddedStack(None, "--backend", options.backend) as stack:
+        steps = {name: compare_steps(name, stack, options.backend) for name in names if name != "ops"}
         ops = compare_ops(stack) if "ops" in names else {}
-    text = report(steps, ops, rgpu_mlp_ms() if "ops" in names else None)
+    text = report(steps, ops, rgpu_mlp_ms() if "ops" in names else None, gpu_name() if options.backend == "cuda" else "")
     print(text)
-    if len(names) > len(WORKLOADS):
-        (Path(ROOT) / "docs" / "benchmarks.md").write_text(text)
+    if names == everything:
+        (Path(ROOT) / "docs" / ("benchmarks.md" if options.backend == "host" else "benchmarks-cuda.md")).write_text(text)
+
+
+def gpu_name() -> str:
+    """The GPU of this machine, as its driver calls it."""
+    from jit.cache import ObjectCache
+    from jit.cuda import CudaDevice
+
+    return CudaDevice(ObjectCache(None)).facts.name
 
 
 if __name__ == "__main__":

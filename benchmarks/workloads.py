@@ -6,13 +6,14 @@ A step does not look at its results; the worker waits once at the end of a round
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, Final
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-__all__ = ["WORKLOADS", "Step"]
+__all__ = ["LARGE", "WORKLOADS", "Step"]
 
 Step = Callable[[], Any]
 
@@ -116,6 +117,54 @@ def llama_decode(device: str) -> Step:
 
     return step
 
+
+def _gpt2_small(device: str, dtype: torch.dtype) -> Step:
+    """A GPT of 12 layers, width 768, 16 x 512 tokens, fused AdamW."""
+    torch.manual_seed(0)
+    vocabulary, width, context = 16_384, 768, 512
+    tokens, positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
+    head = nn.Sequential(*(_Block(width, 12) for _ in range(12)), nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False))
+    model = nn.ModuleList([tokens, positions, head]).to(device)
+    x, y = (torch.randint(0, vocabulary, (16, context)).to(device) for _ in range(2))
+    index = torch.arange(context).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def loss() -> torch.Tensor:
+        with torch.autocast(device, dtype, enabled=dtype is not torch.float32):
+            return F.cross_entropy(head(tokens(x) + positions(index)).view(-1, vocabulary).float(), y.view(-1))
+
+    return _train(model, optimizer, loss)
+
+
+def resnet(device: str) -> Step:
+    """Eight residual blocks of two 3 x 3 convolutions, 64 to 256 channels, batch 64 of 32 x 32, SGD with momentum."""
+    torch.manual_seed(0)
+
+    class Residual(nn.Module):
+        def __init__(self, before: int, after: int) -> None:
+            super().__init__()
+            stride = 1 if before == after else 2
+            self.first = nn.Sequential(nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU())
+            self.second = nn.Sequential(nn.Conv2d(after, after, 3, 1, 1, bias=False), nn.BatchNorm2d(after))
+            self.past = nn.Identity() if before == after else nn.Conv2d(before, after, 1, stride, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.relu(self.second(self.first(x)) + self.past(x))
+
+    widths = [64, 64, 64, 128, 128, 128, 256, 256, 256]
+    blocks = [Residual(a, b) for a, b in pairwise(widths)]
+    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10)).to(device)
+    x, y = torch.randn(64, 3, 32, 32).to(device), torch.randint(0, 10, (64,)).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    return _train(model, optimizer, lambda: F.cross_entropy(model(x), y))
+
+
+LARGE: Final[dict[str, tuple[Callable[[str], Step], int]]] = {
+    "gpt2_small": (lambda device: _gpt2_small(device, torch.float32), 4),
+    "gpt2_small_bf16": (lambda device: _gpt2_small(device, torch.bfloat16), 4),
+    "resnet": (resnet, 10),
+}
+"""Those that need a GPU to be done in a reasonable time: name -> (maker, steps a round)."""
 
 WORKLOADS: Final[dict[str, tuple[Callable[[str], Step], int]]] = {
     "mlp": (mlp, 100),

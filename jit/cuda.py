@@ -148,9 +148,9 @@ class CudaDevice:
     def write(self, buffer: _Buffer, offset: int, data: Bytes) -> None:
         if data.size:
             source = np.ascontiguousarray(data)
+            with self._told("a copy to the device failed"):  # on the stream: cudaMemcpy may return before the bytes are where kernels look
+                self._runtime.memcpyAsync(buffer.address + offset, source.ctypes.data, source.size, _TO_DEVICE, self._stream.ptr)
             self.finish()
-            with self._told("a copy to the device failed"):
-                self._runtime.memcpy(buffer.address + offset, source.ctypes.data, source.size, _TO_DEVICE)
 
     def read(self, buffer: _Buffer, offset: int, nbytes: int) -> Bytes:
         found = np.empty(nbytes, np.uint8)

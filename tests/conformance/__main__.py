@@ -1,16 +1,20 @@
 """``make conformance``: the operator database on the device, and docs/conformance.md.
 
 usage: python -m tests.conformance [--publish] [--ops NAME,NAME] [--dtypes NAME,NAME] [--forward N] [--backward N] [--variants N]
-           [--every N] [--first N] [--seed N] [--whole NAME,NAME] [--in-process [--backend NAME] [--cut]] [--keep FILE] [--report FILE]
+           [--every N] [--first N] [--seed N] [--whole NAME,NAME] [--backend NAME] [--in-process [--cut] [--processes N]] [--keep FILE]
+           [--report FILE]
 
-Through a bus and a node of its own, unless ``--in-process``. Exit status 1: something was wrong or a session was lost; 2: bad arguments.
+Through a bus and a node of its own, unless ``--in-process``, which for `opencl` and `cuda` it always is.
+Exit status 1: something was wrong or a session was lost; 2: bad arguments.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -25,8 +29,12 @@ _DOCS = Path(__file__).parents[2] / "docs"
 _PUBLISHED = {
     "host": ("conformance.md", {"forward": 5, "backward": 2, "variants": 2, "whole": ["float32"]}),
     "opencl": ("conformance-opencl.md", {"forward": 2, "backward": 1, "variants": 0, "whole": [], "dtypes": ["float32"]}),
+    "cuda": ("conformance-cuda.md", {"forward": 2, "backward": 1, "variants": 0, "whole": []}),
 }
 """By backend: the file, and what is run for it."""
+
+
+_PLAN = ("ops", "dtypes", "forward", "backward", "variants", "every", "first", "seed", "whole", "errors")
 
 
 def _names(text: str) -> list[str]:
@@ -47,9 +55,11 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--no-errors", dest="errors", action="store_false", help="leave out calls that must raise")
     parser.add_argument("--publish", action="store_true", help="the samples that are published, and the file in docs/")
     parser.add_argument("--in-process", action="store_true", help="without bus and node")
-    parser.add_argument("--backend", default="host", choices=["reference", "host", "opencl"])
+    parser.add_argument("--backend", default="host", choices=["reference", "host", "opencl", "cuda"])
     parser.add_argument("--cut", action="store_true", help="stop every run in many places and go on with it (in process)")
+    parser.add_argument("--processes", type=int, default=1, help="which share the operators (in process)")
     parser.add_argument("--keep", default="", help="add outcomes to this file as they come; those that it holds are not made again")
+    parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     parser.add_argument("--report", default="", help="write every row that is not native to this file; outcomes as JSON beside it")
     arguments = parser.parse_args(argv)
     types = sorted({*arguments.dtypes, *arguments.whole} - set(DTYPES))
@@ -72,9 +82,9 @@ def _in_process(plan: dict[str, Any], backend: str, *, cut: bool) -> Record:
     if backend != "reference" or cut:
         from jit.backends import create_engine
 
-        engine = create_engine(backend, cache_dir=None, threads=2, vram_bytes=8 << 30)
+        engine = create_engine(backend, cache_dir=None, threads=2, vram_bytes=2 << 30)
     link = LoopbackLink(CutEngine(engine) if cut else engine)
-    activate(Config(), lambda: link)
+    activate(Config(local_gpu=True), lambda: link)
     rows = rows_of(plan)
     record, start = Record(sessions=1), time.monotonic()
 
@@ -91,6 +101,42 @@ def _in_process(plan: dict[str, Any], backend: str, *, cut: bool) -> Record:
     return record
 
 
+def _in_processes(plan: dict[str, Any], options: argparse.Namespace) -> Record:
+    """The operators of a plan dealt to processes that each do what ``_in_process`` does."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for share in range(options.processes):
+            part = plan | {"first": plan["first"] + share * plan["every"], "every": plan["every"] * options.processes}
+            report = Path(folder) / str(share)
+            arguments = ["--child", json.dumps(part), "--backend", options.backend, "--in-process", "--report", str(report)]
+            arguments += ["--cut"] if options.cut else []
+            children.append((part, report, subprocess.Popen([sys.executable, "-m", "tests.conformance", *arguments])))
+        records = []
+        for part, report, child in children:
+            child.wait()
+            found = Path(f"{report}.json")
+            records.append(_record(found.read_text()) if found.exists() else _crashed(part, child.returncode))
+    made = Record([o for record in records for o in record.outcomes], seconds=time.monotonic() - start)
+    made.outcomes.sort(key=lambda o: o.name.casefold())
+    for name in ("sessions_lost", "sessions", "crashes"):
+        setattr(made, name, sum(getattr(record, name) for record in records))
+    return made
+
+
+def _record(text: str) -> Record:
+    """That of a report."""
+    fields = json.loads(text)
+    return Record(**fields | {"outcomes": [Outcome(**outcome) for outcome in fields["outcomes"]]})
+
+
+def _crashed(part: dict[str, Any], status: int) -> Record:
+    """Of a process that ended without a report: which row it was at is not known."""
+    outcome = Outcome(f"every {part['every']} from {part['first']}", "", "forward")
+    outcome.add("wrong", "", f"the process ended with {status}", set())
+    return Record([outcome], crashes=1)
+
+
 def _progress(number: int, name: str) -> None:
     if sys.stderr.isatty():
         sys.stderr.write(f"\r{number} {name:50.50}")
@@ -98,13 +144,13 @@ def _progress(number: int, name: str) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     arguments = _arguments(argv)
-    plan = {
-        name: getattr(arguments, name)
-        for name in ("ops", "dtypes", "forward", "backward", "variants", "every", "first", "seed", "whole", "errors")
-    }
+    plan = json.loads(arguments.child) if arguments.child else {name: getattr(arguments, name) for name in _PLAN}
     if not rows_of(plan):
         sys.exit("nothing to run: no operator has these types")
-    if arguments.in_process or arguments.backend == "opencl" or arguments.cut:
+    arguments.in_process |= arguments.backend in ("opencl", "cuda") or arguments.cut
+    if arguments.in_process and arguments.processes > 1:
+        record = _in_processes(plan, arguments)
+    elif arguments.in_process:
         record = _in_process(plan, arguments.backend, cut=arguments.cut)
     else:
         record = run_on_wire(plan, _progress, arguments.backend, Path(arguments.keep) if arguments.keep else None)
@@ -114,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
         Path(arguments.report + ".json").write_text(json.dumps(asdict(record)))
     if arguments.publish and not arguments.ops:
         file = _DOCS / _PUBLISHED[arguments.backend][0]
-        file.write_text(document(record, plan, arguments.backend, wire=arguments.backend == "host" and not arguments.in_process))
+        file.write_text(document(record, plan, arguments.backend, wire=not arguments.in_process))
     return 1 if record.sessions_lost or record.crashes or any(o.counts["wrong"] for o in record.outcomes) else 0
 
 

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,9 @@ def on_backend(backend: str, script: str, out: str, report: str) -> None:
     from wooly.config import Config
 
     cache = Path(tempfile.gettempdir()) / "wooly-conformance"
-    engine = create_engine(backend, cache_dir=cache, threads=2, vram_bytes=8 << 30)
+    engine = create_engine(backend, cache_dir=cache, threads=2, vram_bytes=4 << 30)
     link = LoopbackLink(engine)
-    activate(Config(), lambda: link)
+    activate(Config(local_gpu=True), lambda: link)
     sys.argv = [script, out]
     start = time.monotonic()
     runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="__main__")
@@ -76,11 +77,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backend", default="opencl")
     parser.add_argument("--scripts", default=",".join(NAMES))
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--publish", action="store_true", help="put the table at the end of the backend's file in docs/")
     options = parser.parse_args()
-    results = []
-    for script in options.scripts.split(","):
-        figures, complaint = compare(script, options.backend)
+    results, scripts = [], options.scripts.split(",")
+    with ThreadPoolExecutor(options.processes) as pool:
+        compared = list(pool.map(lambda script: compare(script, options.backend), scripts))
+    for script, (figures, complaint) in zip(scripts, compared, strict=True):
         results.append((script, figures, complaint))
         print(f"{script:10} {'differs: ' + complaint if complaint else 'as on the CPU'}  {json.dumps(figures)}", flush=True)
     if options.publish:

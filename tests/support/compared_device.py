@@ -38,6 +38,18 @@ class Tally:
         """Kernels that must leave the same bits and did not."""
         return [name for name, off in self.kernels.items() if off and name not in self.inexact]
 
+    @property
+    def near(self) -> list[float]:
+        """How far those are off that may be."""
+        return [off for name, off in self.kernels.items() if off and name in self.inexact]
+
+    def merge(self, other: Tally) -> None:
+        """Count what another process executed."""
+        self.launches += other.launches
+        self.inexact |= other.inexact
+        for name, off in other.kernels.items():
+            self.kernels[name] = max(off, self.kernels.get(name, 0.0))
+
 
 class _Compiled:
     def __init__(self, inner: Any, second: Any, request: Request) -> None:

@@ -202,7 +202,7 @@ class _Runtime:
         self._driver.check()
         self._driver.idle("cudaMemcpy")
         if kind == 1:
-            ctypes.memmove(self._driver.at(target, nbytes).ctypes.data, source, nbytes)
+            self._driver.fail("cudaMemcpy: of pageable memory, it may return before the bytes are where kernels look for them")
         elif kind == 2:
             ctypes.memmove(target, self._driver.at(source, nbytes).ctypes.data, nbytes)
         else:
@@ -210,6 +210,9 @@ class _Runtime:
 
     def memcpyAsync(self, target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
         assert stream == 0x5000
+        if kind == 1:
+            self._driver.put(lambda: ctypes.memmove(self._driver.at(target, nbytes).ctypes.data, source, nbytes))
+            return
         if kind != 3:
             raise CudaError("cudaErrorInvalidMemcpyDirection")
         if source < target + nbytes and target < source + nbytes:

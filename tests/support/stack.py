@@ -19,10 +19,10 @@ _START_S = 60
 
 
 def plain_environment(**more: str) -> dict[str, str]:
-    """This process's environment without anything of ours, one BLAS thread, and ``more``."""
+    """This process's environment without anything of ours, one BLAS thread, and ``more``. A GPU of this machine is not in the way."""
     ours = ("WOOLY", "NODE_", "CONTROLLER_", "REQUIRED_VRAM", "PRIO", "GPU", "TORCH_DEVICE_BACKEND_AUTOLOAD")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
-    return kept | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"} | more
+    return kept | {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "WOOLY_LOCAL_GPU": "1"} | more
 
 
 class EmbeddedStack:

@@ -9,6 +9,22 @@ from tests.conformance.cuda.parts import Part
 
 __all__ = ["page"]
 
+_GPU_HEAD = """# The cuda back end on a GPU
+
+`make cuda-gpu` executes the cuda back end (jit/cuda, jit/kernels/cfamily, jit/accel) on the GPU of the machine, {device}, and
+compares what every kernel leaves in memory with what its definition leaves. What this page says of kernels without a GPU, and the
+faults that the comparison sees, is in [The CUDA emitter, executed without a GPU](cuda-roundtrip.md).
+
+Every launch is executed a second time by the definition of the kernel tier (for models: on `host`), and all bytes of the buffers are
+compared. Kernels with a strict form, and all of the corpus, must leave the same bits (any NaN is any NaN); *near* are kernels of
+functions without a strict form, or that add floats in the order in which threads arrive.
+
+| part | programs | kernels | launches | equal bits | near | refused | wrong |
+|---|---:|---:|---:|---:|---:|---:|---:|
+{rows}
+
+{parts}
+"""
 _HEAD = """# The CUDA emitter, executed without a GPU
 
 `make cuda-roundtrip` executes the cuda back end (jit/cuda, jit/kernels/cfamily, jit/accel) on a machine without a GPU and compares what
@@ -42,16 +58,17 @@ part of `make test`); `python -m tests.conformance.cuda --parts --faults` repeat
 """
 
 
-def page(parts: Sequence[Part], found: Sequence[Caught]) -> str:
-    """Markdown."""
+def page(parts: Sequence[Part], found: Sequence[Caught], device: str = "") -> str:
+    """Markdown. ``device``: the GPU that executed the parts; empty: the stand-in did."""
     rows = [
-        f"| {p.name} | {p.programs:,} | {p.kernels:,} | {p.launches:,} | {p.equal:,} | "
-        f"{p.near:,}{f' (at most {p.worst:.3g} ulp)' if p.near else ''} | {len(p.refused)} | {len(p.wrong)} |"
+        f"| {p.name} | {p.programs:,} | {len(p.tally.kernels):,} | {p.tally.launches:,} | {p.tally.equal:,} | "
+        f"{len(near):,}{f' (at most {max(near):.3g} ulp)' if near else ''} | {len(p.refused)} | {len(p.wrong)} |"
         for p in parts
+        for near in [p.tally.near]
     ]
     about = [f"- *{p.name}*: {p.what}." for p in parts]
     troubles = [f"- {p.name}: {text}" for p in parts for text in (*p.refused, *p.wrong)]
-    text = _HEAD.format(rows="\n".join(rows), parts="\n".join(about))
+    text = (_GPU_HEAD if device else _HEAD).format(rows="\n".join(rows), parts="\n".join(about), device=device)
     if troubles:
         text += "\n## Refused or wrong\n\n" + "\n".join(troubles) + "\n"
     if found:
