@@ -165,7 +165,8 @@ def main() -> None:
     options = parser.parse_args()
     everything = [*WORKLOADS, *LARGE] if options.backend == "cuda" else [*WORKLOADS, "ops"]
     names = options.names or everything
-    with EmbeddedStack(None, "--backend", options.backend) as stack:
+    memory_mb = "32768" if options.backend == "cuda" else "8192"
+    with EmbeddedStack(None, "--backend", options.backend, WOOLY_DEVICE_VRAM_MB=memory_mb) as stack:
         steps = {name: compare_steps(name, stack, options.backend) for name in names if name != "ops"}
         ops = compare_ops(stack) if "ops" in names else {}
     text = report(steps, ops, rgpu_mlp_ms() if "ops" in names else None, gpu_name() if options.backend == "cuda" else "")
