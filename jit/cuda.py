@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from blake3 import blake3
 
-from jit.accel.device import Bytes, Facts, Matrix, Request, form_of
+from jit.accel.device import Bytes, Facts, Matrix, Request, blas_layout, form_of
 from jit.cache import ObjectCache
 from jit.compiling.process import CompileProcess
 from jit.errors import KernelRefused, ToolchainError
@@ -37,6 +38,9 @@ _TO_HOST: Final = 2
 _ON_DEVICE: Final = 3
 _MOST_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SHARED_BYTES: Final = 48 << 10  # what a launch may ask for without that attribute
+_WIDE_SUMS: Final = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION: parts of a sum are not rounded to half either
+_NUMBERS: Final[dict[bool, np.ndarray[Any, Any]]] = {False: np.array([1, 0], np.float32), True: np.array([1, 0], np.float64)}
+"""One and zero, as products take them: by whether the type is f64."""
 
 
 def _cupy() -> Any:
@@ -97,8 +101,11 @@ class CudaDevice:
             about = self._runtime.getDeviceProperties(self._device.id)
             self._stream = cupy.cuda.Stream(non_blocking=True)
         self._hip = bool(self._runtime.is_hip)
-        products = frozenset((DType.F32, DType.F64))
-        self.facts = Facts(about["name"].decode(), int(about["multiProcessorCount"]), False, products, _ALIGN_BYTES)
+        self._blas = cupy.cuda.cublas
+        self._handle = 0
+        self._types = {DType.F16: self._runtime.CUDA_R_16F, DType.BF16: self._runtime.CUDA_R_16BF, DType.F32: self._runtime.CUDA_R_32F}
+        self._types[DType.F64] = self._runtime.CUDA_R_64F
+        self.facts = Facts(about["name"].decode(), int(about["multiProcessorCount"]), False, frozenset(self._types), _ALIGN_BYTES)
         self._arch = about["gcnArchName"].decode() if self._hip else f"sm_{about['major']}{about['minor']}"
         self._seal = "\n".join(
             (cupy.__version__, str(self._runtime.runtimeGetVersion()), self._arch, *(HIP_OPTIONS if self._hip else OPTIONS))
@@ -113,7 +120,7 @@ class CudaDevice:
         cuda = self._cupy.cuda
         try:
             yield
-        except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError) as error:
+        except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, cuda.cublas.CUBLASError) as error:
             raise ToolchainError(f"{what}: {error}") from None
 
     # --- memory
@@ -236,17 +243,44 @@ class CudaDevice:
         return [int(self._cupy.cuda.get_elapsed_time(mark.start, mark.end) * 1e6) for mark in marks]
 
     def product(self, dtype: DType, out: Matrix, a: Matrix, b: Matrix) -> Any:
+        """Halves are multiplied and added in f32, and rounded once. The library's matrices are columns of neighbours: ours are transposed
+        to it, so that out = a b is out^T = b^T a^T."""
         self._device.use()
-        start, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
-        with self._told("a matrix product failed"), self._stream:
+        blas, cuda = self._blas, self._cupy.cuda
+        turned, leading = blas_layout(out.shape, out.strides) or (False, 0)
+        rows, columns = out.shape[-2:]
+        inner = a.shape[-1]
+        first, second = (a, b) if turned else (b, a)
+        sizes = (rows, columns) if turned else (columns, rows)
+        (first_turned, first_leading), (second_turned, second_leading) = (
+            blas_layout(x.shape, x.strides) or (False, 0) for x in (first, second)
+        )
+        operations = [blas.CUBLAS_OP_N if x is turned else blas.CUBLAS_OP_T for x in (first_turned, second_turned)]
+        kind, wide = self._types[dtype], dtype is DType.F64
+        computed = blas.CUBLAS_COMPUTE_64F if wide else blas.CUBLAS_COMPUTE_32F
+        one, zero = (_NUMBERS[wide][x:].ctypes.data for x in (0, 1))
+        batch = max(range(len(out.shape) - 2), key=lambda d: out.shape[d])
+        others = (range(1 if d == batch else size) for d, size in enumerate(out.shape[:-2]))
+        indices: list[tuple[int, ...]] = list(product(*others))
+        start, end = cuda.Event(), cuda.Event()
+        with self._told("a matrix product failed"), self._stream:  # CuPy's calls of the library are on the thread's current stream
             start.record(self._stream)
-            self._cupy.matmul(self._array(dtype, a), self._array(dtype, b), out=self._array(dtype, out))
+            for index in indices:
+                places = [_address(x, index, dtype.itemsize) for x in (first, second, out)]
+                blas.gemmStridedBatchedEx(
+                    self._products(), *operations, *sizes, inner, one, places[0], kind, first_leading, first.strides[batch],
+                    places[1], kind, second_leading, second.strides[batch], zero, places[2], kind, leading, out.strides[batch],
+                    out.shape[batch], computed, blas.CUBLAS_GEMM_DEFAULT,
+                )  # fmt: skip
             end.record(self._stream)
         return _Mark(start, end)
 
-    def _array(self, dtype: DType, x: Matrix) -> Any:
-        pointer = self._cupy.cuda.MemoryPointer(x.buffer.memory, x.buffer.offset + x.offset)
-        return self._cupy.ndarray(x.shape, dtype.numpy, pointer, strides=tuple(s * dtype.itemsize for s in x.strides))
+    def _products(self) -> int:
+        """The library's handle, made for the first product."""
+        if not self._handle:
+            self._handle = self._blas.create()
+            self._blas.setMathMode(self._handle, _WIDE_SUMS)
+        return self._handle
 
     def wait(self, mark: _Mark) -> None:
         with self._told("the device stopped"):
@@ -258,9 +292,17 @@ class CudaDevice:
 
     def close(self) -> None:
         self.finish()
+        if self._handle:
+            self._blas.destroy(self._handle)
+            self._handle = 0
         self._modules.clear()
         if self._guard is not None:
             self._guard.close()
+
+
+def _address(x: Matrix, index: Sequence[int], itemsize: int) -> int:
+    """Where the matrix at ``index`` of the batch begins."""
+    return int(x.buffer.address) + x.offset + itemsize * sum(i * s for i, s in zip(index, x.strides, strict=False))
 
 
 def compile_job(payload: bytes) -> bytes:

@@ -50,12 +50,23 @@ class Facts:
 
 
 class Matrix(NamedTuple):
-    """An operand of a product [.., m, k] x [.., k, n]: ``offset`` in bytes, strides in elements."""
+    """An operand of a product [.., m, k] x [.., k, n]: ``offset`` in bytes, strides in elements; it has a ``blas_layout``, and no size is
+    0."""
 
     buffer: Buffer
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+
+
+def blas_layout(shape: Sequence[int], strides: Sequence[int]) -> tuple[bool, int] | None:
+    """How a library of matrix products reads the last two dimensions: whether the elements of a column are neighbours (else those of a
+    row), and the distance between two columns (rows) in elements. None: it cannot."""
+    (rows, columns), (down, across) = shape[-2:], strides[-2:]
+    for neighbours, lines, length, step, along in ((False, rows, columns, down, across), (True, columns, rows, across, down)):
+        if (length == 1 or along == 1) and (lines == 1 or length <= step < 1 << 31):
+            return neighbours, max(step if lines > 1 else length, 1)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

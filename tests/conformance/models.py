@@ -57,8 +57,8 @@ def compare(script: str, backend: str) -> tuple[dict[str, Any], str]:
         want, have, report = (str(Path(folder) / name) for name in ("cpu.pt", "device.pt", "report.json"))
         plain = [sys.executable, str(SCRIPTS / f"{script}.py"), want]
         there = [sys.executable, "-m", "tests.conformance.models", "--child", backend, script, have, report]
-        for command in (plain, there):
-            done = subprocess.run(command, env=plain_environment(), capture_output=True, text=True, timeout=900)
+        for command, gpu in ((plain, {"CUDA_VISIBLE_DEVICES": ""}), (there, {})):  # the CPU's results, also where there is a GPU
+            done = subprocess.run(command, env=plain_environment(**gpu), capture_output=True, text=True, timeout=900)
             if done.returncode:
                 return {}, f"failed: {done.stderr[-1500:]}"
         figures = json.loads(Path(report).read_text())

@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from jit.kernels.launch import KernelLaunch, KernelOptions
 from tests.support.kernel_devices import HostKernels, KernelDevice
+from wis.dtypes import DType
 from wis.frontends.ptx import import_ptx
 from wis.kernel.model import BufferParam, Math
 from wis.kernel.module import ArgKind, Entry
@@ -61,6 +62,7 @@ class Driver:
         self.device = device if device is not None else HostKernels()
         self.kernels: dict[str, int] = {}
         self.ptx: list[str] = []
+        self.current: _Stream | None = None
         self._starts: list[int] = []
         self._memory: dict[int, Bytes] = {}
         self._next = _BASE
@@ -146,10 +148,11 @@ class _Stream:
         self._driver.wait()
 
     def __enter__(self) -> _Stream:
+        self._driver.current = self
         return self
 
     def __exit__(self, *error: object) -> None:
-        pass
+        self._driver.current = None
 
 
 class _Event:
@@ -185,6 +188,7 @@ class _Memory:
 class _Runtime:
     is_hip = False
     CUDARuntimeError = CudaError
+    CUDA_R_16F, CUDA_R_16BF, CUDA_R_32F, CUDA_R_64F = 2, 14, 0, 1
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -349,20 +353,72 @@ class _Nvrtc:
         program.text = ""
 
 
-class _Array:
-    """A view of device memory."""
+class BlasError(Exception):
+    """An error that the library of matrix products returns."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any, pointer: tuple[_Memory, int], strides: tuple[int, ...]) -> None:
-        self.shape, self.dtype, self.strides = shape, np.dtype(dtype), strides
-        self._memory, self._address = pointer[0], pointer[0].ptr + pointer[1]
 
-    def host(self, driver: Driver) -> npt.NDArray[Any]:
-        if 0 in self.shape:
-            return np.empty(self.shape, self.dtype)  # which touches no memory
-        reach = [(size - 1) * step for size, step in zip(self.shape, self.strides, strict=True)]
-        low, high = sum(min(x, 0) for x in reach), sum(max(x, 0) for x in reach) + self.dtype.itemsize
-        memory = driver.at(self._address + low, high - low)
-        return np.ndarray(self.shape, self.dtype, memory, offset=-low, strides=self.strides)
+_TYPES: Final = {2: DType.F16, 14: DType.BF16, 0: DType.F32, 1: DType.F64}
+"""By cudaDataType."""
+
+
+class _Blas:
+    """Products of matrices whose columns are neighbours, as cuBLAS has them."""
+
+    CUBLASError = BlasError
+    CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
+    CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_64F = 68, 70
+    CUBLAS_GEMM_DEFAULT = -1
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._mode = 0
+
+    def create(self) -> int:
+        return 0x6000
+
+    def destroy(self, handle: int) -> None:
+        self._mode = 0
+
+    def setMathMode(self, handle: int, mode: int) -> None:
+        self._mode = mode
+
+    def gemmStridedBatchedEx(
+        self, handle: int, turn_a: int, turn_b: int, m: int, n: int, k: int, alpha: int, a: int, a_type: int, a_leading: int, a_stride: int,
+        b: int, b_type: int, b_leading: int, b_stride: int, beta: int, c: int, c_type: int, c_leading: int, c_stride: int, count: int,
+        compute: int, algorithm: int,
+    ) -> None:  # fmt: skip
+        assert self._driver.current is not None, "CuPy's calls are on the current stream, which is the legacy one unless it is entered"
+        assert (handle, self._mode, algorithm) == (0x6000, 16, self.CUBLAS_GEMM_DEFAULT)
+        dtype = _TYPES[c_type]
+        wide = dtype is DType.F64
+        number = ctypes.c_double if wide else ctypes.c_float
+        assert a_type == b_type == c_type and compute == (self.CUBLAS_COMPUTE_64F if wide else self.CUBLAS_COMPUTE_32F)
+        assert (number.from_address(alpha).value, number.from_address(beta).value) == (1, 0)
+        shapes = [(m, k) if turn_a == self.CUBLAS_OP_N else (k, m), (k, n) if turn_b == self.CUBLAS_OP_N else (n, k), (m, n)]
+        for (rows, _), leading in zip(shapes, (a_leading, b_leading, c_leading), strict=True):
+            if not 1 <= max(1, rows) <= leading or min(m, n, k, count) < 1:
+                raise BlasError(f"CUBLAS_STATUS_INVALID_VALUE: {rows} rows, {leading} from one column to the next")
+
+        def work() -> None:
+            for at in range(count):
+                x, y, z = (
+                    _columns(self._driver, place + at * stride * dtype.itemsize, dtype, shape, leading)
+                    for place, stride, shape, leading in zip(
+                        (a, b, c), (a_stride, b_stride, c_stride), shapes, (a_leading, b_leading, c_leading), strict=True
+                    )
+                )
+                x, y = x.T if turn_a else x, y.T if turn_b else y
+                sums = np.float64 if wide else np.float32
+                z[:] = (x.astype(sums) @ y.astype(sums)).astype(z.dtype)
+
+        self._driver.put(work)
+
+
+def _columns(driver: Driver, address: int, dtype: DType, shape: tuple[int, int], leading: int) -> npt.NDArray[Any]:
+    """A matrix of which the columns are neighbours."""
+    size = dtype.itemsize
+    memory = driver.at(address, size * ((shape[1] - 1) * leading + shape[0]))
+    return np.ndarray(shape, dtype.numpy, memory, strides=(size, size * leading))
 
 
 @contextmanager
@@ -377,21 +433,13 @@ def cupy_on_host(driver: Driver | None = None) -> Iterator[Driver]:
             raise CudaError(f"CUDA_ERROR_INVALID_VALUE: {value} bytes of shared memory")
         function.shared_max = value
 
-    def matmul(a: _Array, b: _Array, out: _Array) -> None:
-        def work() -> None:
-            np.matmul(a.host(made), b.host(made), out=out.host(made))
-
-        made.put(work)
-
     cupy: Any = ModuleType("cupy")
     cupy.__version__ = "14.0"
-    cupy.ndarray, cupy.matmul = _Array, matmul
     cupy.cuda = SimpleNamespace(
         runtime=runtime, driver=SimpleNamespace(CUDADriverError=CudaError, funcSetAttribute=attribute), nvrtc=_Nvrtc(),
         function=SimpleNamespace(Module=lambda: _Module(made)), Device=lambda number: device,
         Stream=lambda non_blocking: _Stream(made, non_blocking=non_blocking), Event=lambda: _Event(made),
-        Memory=lambda nbytes: _Memory(made, nbytes), MemoryPointer=lambda memory, offset: (memory, offset),
-        get_elapsed_time=_Event.elapsed,
+        Memory=lambda nbytes: _Memory(made, nbytes), get_elapsed_time=_Event.elapsed, cublas=_Blas(made),
     )  # fmt: skip
     before = sys.modules.get("cupy")
     sys.modules["cupy"] = cupy

@@ -5,9 +5,11 @@ Half precision is widened, multiplied in f32 and rounded once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import prod
 
+from jit.accel.device import blas_layout
 from jit.accel.library.build import Build
 from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held
@@ -18,6 +20,7 @@ from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE, DType
 from wis.kernel.model import Access, Special
 from wis.program import BoundInstr, Operand
+from wis.views import is_contiguous
 
 __all__ = ["matmul", "product"]
 
@@ -80,12 +83,36 @@ def _added(total: Val, a: Val, b: Val, dtype: DType) -> Val:
     return a.op("fma", b, total) if dtype.is_float else total + a * b
 
 
+_LOOPS_MAX = 64
+"""A product of a batch that is not one run of matrices is that of so many runs at most."""
+
+
+def _own(build: Build, out: Operand, a: Operand, b: Operand) -> bool:
+    """Leave the product to the device, with copies of operands that it cannot read or write in place. False: it has none."""
+    operands = {"out": out, "a": a, "b": b}
+    if out.dtype not in build.facts.products or a.shape[-1] == 0 or max(*out.shape[-2:], a.shape[-1]) >= 1 << 31:
+        return False
+    over = merged(out.shape[:-2], {name: x.strides[:-2] for name, x in operands.items()})
+    scattered = prod(over.sizes) > _LOOPS_MAX * max(over.sizes)
+    copied = {name for name, x in operands.items() if blas_layout(x.shape, x.strides) is None or (scattered and not is_contiguous(x))}
+    given = {name: build.temp(x.dtype, x.shape) if name in copied else x for name, x in operands.items()}
+    for name in copied - {"out"}:
+        copy(build, operands[name], given[name])
+    if copied:
+        over = merged(out.shape[:-2], {name: x.strides[:-2] for name, x in given.items()})
+    build.product(
+        *(replace(x, shape=(*over.sizes, *x.shape[-2:]), strides=(*over.strides[name], *x.strides[-2:])) for name, x in given.items())
+    )
+    if "out" in copied:
+        copy(build, given["out"], out)
+    return True
+
+
 def product(build: Build, out: Operand, a: Operand, b: Operand) -> None:
     """out = a b, all of one element type, for [.., m, k] x [.., k, n]; ``out`` overlaps neither."""
     if out.numel == 0:
         return
-    if out.dtype in build.facts.products:
-        build.product(out, a, b)
+    if _own(build, out, a, b):
         return
     if out.dtype is DType.BOOL or out.dtype in ACCUMULATE:
         raise Inexpressible(f"a product of {out.dtype.text}")
@@ -110,7 +137,7 @@ def matmul(build: Build, instr: BoundInstr) -> None:
     if wide is None:
         product(build, out, a, b)
         return
-    if out.numel == 0:
+    if out.numel == 0 or _own(build, out, a, b):
         return
     widened = [build.temp(wide, x.shape) for x in (out, a, b)]
     for x, y in zip((a, b), widened[1:], strict=True):
