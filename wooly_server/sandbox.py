@@ -144,6 +144,8 @@ def _enter_landlock(sandbox: Sandbox) -> str:
         _allow(ruleset, sandbox.read, reading)
         _allow(ruleset, sandbox.listed, _READ_DIR)
         _allow(ruleset, sandbox.write, files & ~_EXECUTE | reading)
+        if sandbox.devices:  # CUDA does not start where it cannot name its threads, which is to write task/N/comm
+            _allow(ruleset, (f"/proc/{os.getpid()}/task",), (reading | _WRITE_FILE | _TRUNCATE) & files)
         _allow(ruleset, ("/dev",) if sandbox.devices else ("/dev/null", "/dev/urandom"), (reading | _WRITE_FILE | _IOCTL_DEV) & files)
         if _libc.syscall(_RESTRICT_SELF, ruleset, 0) != 0:
             return f"no Landlock: {os.strerror(ctypes.get_errno())}"
