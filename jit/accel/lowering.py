@@ -6,8 +6,9 @@ Kernels keep the strict form of named functions where there is one, so that resu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 from jit import library
@@ -15,8 +16,8 @@ from jit.accel.calls import Call, KernelCall
 from jit.accel.device import BUFFER_WORDS, OWN, Facts, Request
 from jit.accel.library import LOWER
 from jit.accel.library.build import Build
-from jit.kernels.loop import Form, LoopKernel
-from jit.kernels.lower import Lowered, fixed_numbers, lower
+from jit.kernels.loop import REDUCTIONS, Form, LoopKernel
+from jit.kernels.lower import Lowered, Sharing, fixed_numbers, lower
 from jit.kernels.scalar_ops import held
 from jit.library.build import Launch
 from jit.plan.arguments import Arg, arguments, block_of
@@ -32,7 +33,12 @@ from wis.program import BoundInstr
 __all__ = ["Lowering"]
 
 COLUMNS_MIN: Final = 128
-"""With fewer kept elements than this, a block of threads for each keeps more of a device busy than a thread for each."""
+"""With fewer kept elements than this, a block of threads for each keeps more of a processor busy than a thread for each."""
+TILED_LENGTH_MIN: Final = 64
+TILED_COLUMNS_MAX: Final = 1 << 17
+"""Where fewer are added up, or so many are kept, a thread for each keeps a GPU busy, and its lanes idle less."""
+TILED_SUMS_MAX: Final = 8
+"""Of more sums, the lanes of a tile would take much of the memory that blocks share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Lowering:
 
     def __init__(self, facts: Facts) -> None:
         self._facts = facts
-        self._fused: dict[tuple[LoopKernel, tuple[tuple[int, int], ...], bool], _Fused] = {}
+        self._fused: dict[tuple[LoopKernel, tuple[tuple[int, int], ...], Sharing], _Fused] = {}
         self.requests: dict[str, Request] = {}
 
     def group(self, group: Group) -> KernelCall:
@@ -63,15 +69,28 @@ class Lowering:
     def _fuse(self, formed: FormedLoop) -> _Fused:
         loop = formed.kernel
         fixed = fixed_numbers(loop, formed.args)
-        columns = loop.form is Form.COLS and _kept(formed) >= COLUMNS_MIN
-        key = (loop, tuple(fixed.items()), columns)
+        sharing = self._sharing(formed)
+        key = (loop, tuple(fixed.items()), sharing)
         known = self._fused.get(key)
         if known is None:
             name = f"fused_{hashlib.sha256(repr(key).encode()).hexdigest()[:24]}"
-            lowered = lower(loop, name, _policy(loop), fixed, columns=columns)
+            lowered = lower(loop, name, _policy(loop), fixed, sharing=sharing)
             self.requests[name] = Request(verify_kernel(lowered.kernel), (lowered.kernel.threads_max, 1, 1), options=OWN)
             known = self._fused[key] = _Fused(name, lowered)
         return known
+
+    def _sharing(self, formed: FormedLoop) -> Sharing:
+        """Of its sums, where it has any."""
+        loop, at = formed.kernel, formed.kernel.layout
+        if loop.form is not Form.COLS:
+            return Sharing.BLOCK
+        kept = _size(formed, (at.inner_size, *range(at.outer_sizes, at.outer_sizes + loop.n_outer)))
+        if self._facts.unified:
+            return Sharing.THREAD if kept >= COLUMNS_MIN else Sharing.BLOCK
+        length = _size(formed, range(at.mid_sizes, at.mid_sizes + loop.n_mid))
+        if length < TILED_LENGTH_MIN or kept >= TILED_COLUMNS_MAX or sum(x.op in REDUCTIONS for x in loop.nodes) > TILED_SUMS_MAX:
+            return Sharing.THREAD if kept >= COLUMNS_MIN else Sharing.BLOCK
+        return Sharing.TILE
 
     def _launched(self, x: Launch) -> KernelCall:
         """A launch of a library kernel."""
@@ -94,15 +113,10 @@ def _block(kernel: Kernel, args: Sequence[Arg]) -> ArgBlock:
     return block_of(kernel, args, buffer_words=BUFFER_WORDS, number_words=1)
 
 
-def _kept(formed: FormedLoop) -> int:
-    """How many elements a kernel in columns keeps."""
-    at, loop = formed.kernel.layout, formed.kernel
-    total = 1
-    for slot in (at.inner_size, *range(at.outer_sizes, at.outer_sizes + loop.n_outer)):
-        size = formed.args[slot]
-        assert isinstance(size, int)
-        total *= size
-    return total
+def _size(formed: FormedLoop, slots: Iterable[int]) -> int:
+    """The elements of the loops whose sizes are in these slots."""
+    sizes = [formed.args[slot] for slot in slots]
+    return prod(size for size in sizes if isinstance(size, int))
 
 
 def _policy(loop: LoopKernel) -> Math:

@@ -1,12 +1,14 @@
 """From a ``LoopKernel`` to a kernel of the kernel tier, for back ends that run threads.
 
-Three shapes of launch:
+Four shapes of launch:
 
     element by element   one thread an element, 256 a block
     with reductions      one block of 32 threads for each kept element; thread l takes elements l, l + 32, ... of the reduced loops,
                          which is lane l of the order of sums; lanes meet in shared memory by halves
-    by columns           the same with one thread for each kept element, 64 a block, which takes the lanes one after the other: where
-                         neighbours among the kept elements are neighbours in memory and there are many of them
+    by tiles             the same for 16 kept elements a block, whose threads are neighbours in each lane: where neighbours among the
+                         kept elements are neighbours in memory
+    by columns           one thread for each kept element, 64 a block, which takes the lanes one after the other: where those would be
+                         too many blocks
 
 Sizes, strides, offsets and scalars are parameters, so launches of other dims share the kernel. A place is a buffer parameter of its own
 (the whole buffer) and an offset in elements; several may be one buffer.
@@ -29,10 +31,11 @@ from wis.dtypes import DType
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import Access, Bar, Br, Kernel, Math, RegType, Space, Special
 
-__all__ = ["What", "Argument", "Lowered", "Writer", "fixed_numbers", "lower", "ELEMENT_THREADS", "LANES", "SHARED_TYPE"]
+__all__ = ["What", "Argument", "Lowered", "Sharing", "Writer", "fixed_numbers", "lower", "ELEMENT_THREADS", "LANES", "SHARED_TYPE"]
 
 ELEMENT_THREADS: Final = 256
 COLUMN_THREADS: Final = 64
+TILE_COLUMNS: Final = 16
 LANES: Final = 32
 LEVELS: Final = 5
 SHARED_TYPE: Final = {
@@ -49,6 +52,17 @@ class What(Enum):
     VALUE = "value"  # the number in the slot; a scalar in its element type's range
 
 
+class Sharing(Enum):
+    """What makes a kept element of a kernel with reductions: a block of threads, those of one column of a tile, or a thread."""
+
+    BLOCK = (1, LANES)
+    TILE = (TILE_COLUMNS, TILE_COLUMNS * LANES)
+    THREAD = (COLUMN_THREADS, COLUMN_THREADS)
+
+    def __init__(self, each: int, threads: int) -> None:
+        self.each, self.threads = each, threads  # of a block: how many kept elements it makes, and its threads
+
+
 class Argument(NamedTuple):
     """A parameter of the kernel: made from which slot of the loop kernel's ``Layout``."""
 
@@ -58,39 +72,38 @@ class Argument(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A kernel and how to launch it. ``kept``: slots of the sizes whose product is the number of elements or of blocks."""
+    """A kernel and how to launch it. ``kept``: slots of the sizes whose product is the number of elements or of blocks; ``each``: of
+    these, what a block makes; ``threads``: a block's."""
 
     kernel: Kernel
     arguments: tuple[Argument, ...]
     kept: tuple[int, ...]
-    by_element: bool
-    by_column: bool = False
+    each: int
+    threads: int
 
     def grid(self, sizes: Sequence[int]) -> tuple[int, int]:
         """(blocks, threads a block), when the slots ``kept`` hold ``sizes``."""
-        n = prod(sizes)
-        threads = COLUMN_THREADS if self.by_column else ELEMENT_THREADS
-        return (-(-n // threads), threads) if self.by_element or self.by_column else (n, LANES)
+        return -(-prod(sizes) // self.each), self.threads
 
 
 def lower(
-    loop: LoopKernel, name: str, math: Math = Math.NATIVE, fixed: Mapping[int, int] = MappingProxyType({}), *, columns: bool = False
-) -> Lowered:
-    """The kernel. ``fixed``: numbers by slot that become part of it instead of parameters; ``columns``: a kernel with reductions gets one
-    thread for each kept element.
+    loop: LoopKernel, name: str, math: Math = Math.NATIVE, fixed: Mapping[int, int] = MappingProxyType({}), *,
+    sharing: Sharing = Sharing.BLOCK,
+) -> Lowered:  # fmt: skip
+    """The kernel. ``fixed``: numbers by slot that become part of it instead of parameters; ``sharing``: of a kernel with reductions.
 
     Raises Inexpressible when it needs what the kernel tier does not have.
     """
     by_element = loop.form is Form.FLAT or not (
         any(node.op in REDUCTIONS for node in loop.nodes) or any(loop.place_uniform(place) for place, _ in loop.stores)
     )
-    by_column = columns and not by_element
-    writer = _ThreadWriter(loop, by_element, by_column, fixed)
+    writer = _ThreadWriter(loop, by_element, sharing, fixed)
     writer.write()
-    kernel = writer.a.kernel(name, math, ELEMENT_THREADS if by_element else COLUMN_THREADS if by_column else LANES)
+    each, threads = (ELEMENT_THREADS, ELEMENT_THREADS) if by_element else (sharing.each, sharing.threads)
+    kernel = writer.a.kernel(name, math, threads)
     if len(kernel.params) > KERNEL_LIMITS.params_max:
         raise Inexpressible(f"{len(kernel.params)} parameters, a kernel has at most {KERNEL_LIMITS.params_max}")
-    return Lowered(kernel, tuple(writer.arguments), tuple(writer.sizes_at[d] for d in writer.kept), by_element, by_column)
+    return Lowered(kernel, tuple(writer.arguments), tuple(writer.sizes_at[d] for d in writer.kept), each, threads)
 
 
 def fixed_numbers(loop: LoopKernel, args: Sequence[object]) -> dict[int, int]:
@@ -209,9 +222,12 @@ class Writer:
 class _ThreadWriter(Writer):
     """The shapes of launch for threads."""
 
-    def __init__(self, loop: LoopKernel, by_element: bool, by_column: bool, fixed: Mapping[int, int]) -> None:
+    def __init__(self, loop: LoopKernel, by_element: bool, sharing: Sharing, fixed: Mapping[int, int]) -> None:
         super().__init__(loop, fixed)
-        self.by_element, self.by_column = by_element, by_column
+        self.by_element, self.sharing = by_element, sharing
+        self.column: int | None = None
+        self.across: int | None = None
+        self.inside: int | None = None
         n, m = loop.n_outer, loop.n_mid
         every, mid = list(range(n + m + 1)), list(range(n, n + m))
         self.reduced = [] if by_element else (mid if loop.form is Form.COLS else [*mid, n + m])
@@ -220,7 +236,7 @@ class _ThreadWriter(Writer):
     def _body(self) -> None:
         if self.by_element:
             self._element()
-        elif self.by_column:
+        elif self.sharing is Sharing.THREAD:
             self._column()
         else:
             self._lanes()
@@ -233,8 +249,7 @@ class _ThreadWriter(Writer):
         inside, outside = a.fork(a.test("lt_s", index, self._product(self.kept)))
         a.start(outside)
         a.start(inside)
-        coordinates = self._coordinates(index, self.kept)
-        self.base = [self._moved(i, start, coordinates) for i, start in enumerate(self.offsets)]
+        self._based(index)
 
     # --- one thread an element
     def _element(self) -> None:
@@ -324,13 +339,14 @@ class _ThreadWriter(Writer):
         a.jump(head)
         a.start(after)
 
-    # --- a block of 32 threads a kept element
+    # --- 32 threads a kept element
     def _lanes(self) -> None:
         a, loop = self.a, self.loop
-        self.lane = a.special(Special.TID_X)
-        coordinates = self._coordinates(a.special(Special.CTAID_X), self.kept)
-        self.base = [self._moved(i, start, coordinates) for i, start in enumerate(self.offsets)]
-        self.length = self._product(self.reduced)
+        self.thread = a.special(Special.TID_X)
+        if self.sharing is Sharing.TILE:
+            self._tile()
+        else:
+            self._row()
         self._uniform(0)
         for level in range(loop.passes):
             self._pass(level)
@@ -340,12 +356,35 @@ class _ThreadWriter(Writer):
             after = a.block()  # all threads have read what is stored now
             a.end(Bar(after))
             a.start(after)
-            first, last = a.fork(a.test("eq", self.lane, a.const(RegType.I64, 0)))
+            first = a.test("eq", self.lane, a.const(RegType.I64, 0))
+            first, last = a.fork(first if self.inside is None else a.op("and", RegType.PRED, first, self.inside))
             a.start(first)
             for place, i in stores:
                 self._store(place, self.values[i], {})
             a.jump(last)
             a.start(last)
+
+    def _row(self) -> None:
+        """A block for a kept element."""
+        self.lane = self.thread
+        self._based(self.a.special(Special.CTAID_X))
+        self.length = self._product(self.reduced)
+
+    def _tile(self) -> None:
+        """A block for ``TILE_COLUMNS`` of them. Threads beyond the last one add up nothing of the last one."""
+        a = self.a
+        self.across = a.const(RegType.I64, TILE_COLUMNS)
+        self.lane, self.column = a.same("div_u", self.thread, self.across), a.same("rem_u", self.thread, self.across)
+        index = a.same("add", a.same("mul", a.special(Special.CTAID_X), self.across), self.column)
+        last = a.same("sub", self._product(self.kept), a.const(RegType.I64, 1))
+        self.inside = a.test("le_s", index, last)
+        self._based(a.same("min_s", index, last))
+        self.length = a.op("sel", RegType.I64, self.inside, self._product(self.reduced), a.const(RegType.I64, 0))
+
+    def _based(self, index: int) -> None:
+        """What is at this place on the kept loops."""
+        coordinates = self._coordinates(index, self.kept)
+        self.base = [self._moved(i, start, coordinates) for i, start in enumerate(self.offsets)]
 
     def _uniform(self, level: int) -> None:
         """Values that do not depend on the reduced loops and can be computed now."""
@@ -367,10 +406,10 @@ class _ThreadWriter(Writer):
     def _meet(self, folds: Sequence[int], totals: Sequence[int]) -> None:
         """Lane l takes up l + 16, then l + 8, ..., in shared memory; then all threads have the result."""
         a, loop = self.a, self.loop
-        arrays = [a.shared(SHARED_TYPE[a.kind(total)], LANES) for total in totals]
+        arrays = [a.shared(SHARED_TYPE[a.kind(total)], self.sharing.threads) for total in totals]
         kinds = [(SHARED_TYPE[a.kind(total)], a.kind(total)) for total in totals]
         for array, (memory, _), total in zip(arrays, kinds, totals, strict=True):
-            a.store(Space.SHARED, array, memory, self.lane, total)
+            a.store(Space.SHARED, array, memory, self.thread, total)
         half = a.op("mov", RegType.I64, a.const(RegType.I64, LANES // 2))
         head = a.block()
         a.end(Bar(head))
@@ -379,18 +418,18 @@ class _ThreadWriter(Writer):
         a.start(step)
         low, join = a.fork(a.test("lt_s", self.lane, half))
         a.start(low)
-        other = a.same("add", self.lane, half)
+        other = a.same("add", self.thread, half if self.across is None else a.same("mul", half, self.across))
         for i, array, (memory, kind) in zip(folds, arrays, kinds, strict=True):
-            pair = [a.load(Space.SHARED, array, memory, at, kind) for at in (self.lane, other)]
+            pair = [a.load(Space.SHARED, array, memory, at, kind) for at in (self.thread, other)]
             joined = fold(a, loop.nodes[i].op, loop.nodes[loop.nodes[i].args[0]].dtype, pair[0], pair[1])
-            a.store(Space.SHARED, array, memory, self.lane, joined)
+            a.store(Space.SHARED, array, memory, self.thread, joined)
         a.end(Br(join))
         a.start(join)
         a.op("shr_u", RegType.I64, half, a.const(RegType.I64, 1), into=half)
         a.end(Bar(head))
         a.start(done)
         for i, array, (memory, kind) in zip(folds, arrays, kinds, strict=True):
-            result = a.load(Space.SHARED, array, memory, a.const(RegType.I64, 0), kind)
+            result = a.load(Space.SHARED, array, memory, a.const(RegType.I64, 0) if self.column is None else self.column, kind)
             self.values[i] = round_to(a, loop.nodes[i].dtype, result)
 
     # --- values

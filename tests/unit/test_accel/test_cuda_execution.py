@@ -15,10 +15,12 @@ import pytest
 
 from jit.accel.engine import AccelEngine
 from jit.accel.library import LOWER
+from jit.accel.lowering import TILED_LENGTH_MIN
 from jit.backends import FUEL
 from jit.cache import ObjectCache
 from jit.cuda import CudaDevice
 from jit.engine import Engine, EngineConfig
+from jit.kernels.lower import Sharing
 from tests.conformance.kernels.binding import build
 from tests.conformance.kernels.runner import differences as case_differences
 from tests.conformance.kernels.runner import run_case as run_corpus_case
@@ -33,7 +35,7 @@ from tests.support.wis_kernels import seeded_case
 from tests.unit.test_jit.conftest import checker, run
 from tests.unit.test_jit.lowered_programs import PROGRAMS
 from tests.unit.test_jit.lowered_programs import program as named_program
-from tests.unit.test_jit.programs import random_program
+from tests.unit.test_jit.programs import column_sums, random_program
 from wis.kernel.verify import verify_kernel
 from wis.ops import OPS
 
@@ -130,6 +132,13 @@ def test_products_over_no_elements_touch_no_memory(engine: AccelEngine) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_fused_groups_leave_the_same_bits(engine: AccelEngine, compared: Compared, defining: Engine, seed: int) -> None:
     checker(engine, defining)(*random_program(seed, 12))
+    assert compared.tally.wrong == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_sums_of_columns_by_tiles_leave_the_same_bits(engine: AccelEngine, compared: Compared, defining: Engine, seed: int) -> None:
+    checker(engine, defining)(*column_sums(seed, TILED_LENGTH_MIN))
+    assert any(sharing is Sharing.TILE for _, _, sharing in engine._lowering._fused)
     assert compared.tally.wrong == []
 
 

@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jit.accel import lowering
 from jit.accel.device import Request
 from jit.accel.engine import AccelEngine
+from jit.accel.lowering import Lowering
 from jit.backends import FUEL
 from jit.engine import Engine, EngineConfig
+from jit.kernels.loop import Form
+from jit.kernels.lower import Sharing
 from tests.support.interpreted_device import InterpretedDevice
 from tests.unit.test_jit.conftest import Check, checker
-from tests.unit.test_jit.programs import random_program
+from tests.unit.test_jit.programs import column_sums, random_program
 from wis.builder import Builder
 from wis.dtypes import DType
-from wis.program import Operand
 from wis.verify import Verified, verify
-from wis.views import expand
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -38,23 +38,35 @@ def test_further_dims_of_a_known_program_agree_with_the_reference(check: Check, 
         check(b, inputs)
 
 
+@pytest.mark.parametrize("sharing", [Sharing.THREAD, Sharing.TILE])
 @pytest.mark.parametrize("seed", range(12))
-def test_reductions_by_columns_have_the_same_bits(defining: Engine, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """One thread walks the lanes of a sum in another order than they are folded in: no bit may show it."""
-    monkeypatch.setattr(lowering, "COLUMNS_MIN", 1)
+def test_reductions_by_columns_and_tiles_have_the_same_bits(
+    defining: Engine, monkeypatch: pytest.MonkeyPatch, seed: int, sharing: Sharing
+) -> None:
+    """One thread walks the lanes of a sum in another order than they are folded in, or the lanes of several sums share a block: no bit may
+    show it, and no element beyond the last one be touched."""
+    monkeypatch.setattr(Lowering, "_sharing", lambda self, formed: sharing if formed.kernel.form is Form.COLS else Sharing.BLOCK)
     engine = AccelEngine(InterpretedDevice(), "interpreted", EngineConfig(None, 1, 1 << 26, FUEL["reference"]))
-    b, rng = Builder(), np.random.default_rng(seed)
-    rows, columns = int(rng.integers(1, 140)), int(rng.choice([8, 33, 70]))
-    for dtype in (DType.F32, DType.F16, DType.F64, DType.I32):
-        x = b.external(dtype, (rows, columns))
-        mean = b.temp(dtype, (1, columns))
-        b.emit(str(rng.choice(["sum", "prod", "reduce_max"])), mean, [x])
-        b.emit("sum", b.created(dtype, (1, columns)), [x])
-        b.emit("sub", b.created(dtype, (rows, columns)), [x, expand(mean, (rows, columns))])
-    read = [x for instr in b.bound().code for x in instr.ins if isinstance(x, Operand)]
-    inputs = {x.buffer: (rng.standard_normal(x.shape) * 3).astype(x.dtype.numpy) for x in read}
+    b, inputs = column_sums(seed)
     checker(engine, defining)(b, inputs)
-    assert any(by_column for _, _, by_column in engine._lowering._fused)
+    assert any(shared is sharing for _, _, shared in engine._lowering._fused)
+
+
+@pytest.mark.parametrize(
+    ("unified", "rows", "columns", "sharing"),
+    [
+        (False, 64, 8, Sharing.TILE), (False, 63, 128, Sharing.THREAD), (False, 63, 127, Sharing.BLOCK),
+        (False, 64, (1 << 17) - 1, Sharing.TILE), (False, 64, 1 << 17, Sharing.THREAD),
+        (True, 64, 127, Sharing.BLOCK), (True, 64, 128, Sharing.THREAD),
+    ],
+)  # fmt: skip
+def test_long_sums_of_columns_are_shared_by_tiles_on_a_gpu(unified: bool, rows: int, columns: int, sharing: Sharing) -> None:
+    b = Builder()
+    b.emit("sum", b.created(DType.F32, (1, columns)), [b.external(DType.F32, (rows, columns))])
+    engine = AccelEngine(InterpretedDevice(unified=unified), "interpreted", EngineConfig(None, 1, 1 << 26, FUEL["reference"]))
+    written, dims, _ = b.finish()
+    engine.prepare(verify(written, dims))
+    assert [shared for _, _, shared in engine._lowering._fused] == [sharing]
 
 
 def test_launches_go_on_while_another_program_is_compiled(interpreted: AccelEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.program import Operand, Scalar
-from wis.views import contiguous_strides
+from wis.views import contiguous_strides, expand
 
-__all__ = ["random_program"]
+__all__ = ["column_sums", "random_program"]
 
 FLOAT_OPS = ["add", "sub", "mul", "max", "min", "neg", "abs", "floor", "where", "fma"]
 WHOLE_OPS = ["add", "sub", "mul", "max", "min", "and", "xor", "floor_div", "where"]
@@ -217,3 +217,17 @@ def random_program(seed: int, length: int, grow: int = 0) -> tuple[Builder, dict
     ``grow`` is added to every size above 1: mostly the same structure with other dims.
     """
     return _Maker(seed, grow).make(length)
+
+
+def column_sums(seed: int, rows_min: int = 1) -> tuple[Builder, dict[int, Any]]:
+    """Sums down the columns of matrices of several types, and what uses them."""
+    b, rng = Builder(), np.random.default_rng(seed)
+    rows, columns = int(rng.integers(rows_min, 140)), int(rng.choice([8, 33, 70]))
+    for dtype in (DType.F32, DType.F16, DType.F64, DType.I32):
+        x = b.external(dtype, (rows, columns))
+        mean = b.temp(dtype, (1, columns))
+        b.emit(str(rng.choice(["sum", "prod", "reduce_max"])), mean, [x])
+        b.emit("sum", b.created(dtype, (1, columns)), [x])
+        b.emit("sub", b.created(dtype, (rows, columns)), [x, expand(mean, (rows, columns))])
+    read = [x for instr in b.bound().code for x in instr.ins if isinstance(x, Operand)]
+    return b, {x.buffer: (rng.standard_normal(x.shape) * 3).astype(x.dtype.numpy) for x in read}
