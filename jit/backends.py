@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +48,8 @@ def _cuda(config: EngineConfig) -> Engine:
     from jit.accel.engine import AccelEngine
     from jit.cuda import CudaDevice
 
-    return AccelEngine(CudaDevice(ObjectCache(_folder(config, "cuda")), config.device, CompileProcess()), "cuda", config)
+    device = CudaDevice(ObjectCache(_folder(config, "cuda")), config.device, CompileProcess())
+    return AccelEngine(device, "cuda", replace(config, vram_bytes=config.vram_bytes or device.offered_bytes))
 
 
 def _folder(config: EngineConfig, name: str) -> Path | None:
@@ -63,7 +65,7 @@ BACKENDS: Final[dict[str, Callable[[EngineConfig], Engine]]] = {
 def create_engine(
     backend: str = "host", *, cache_dir: Path | None, threads: int, vram_bytes: int, fuel: int | None = None, device: int = 0
 ) -> Engine:
-    """An engine of this backend (``fuel`` None: as ``FUEL`` says).
+    """An engine of this backend (``fuel`` None: as ``FUEL`` says; ``vram_bytes`` 0: for `cuda`, what the device has).
 
     Raises UnknownBackend, or ToolchainError when the machine lacks what it needs.
     """

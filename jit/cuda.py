@@ -23,6 +23,7 @@ from jit.cache import ObjectCache
 from jit.compiling.process import CompileProcess
 from jit.errors import KernelRefused, ToolchainError
 from jit.kernels.cfamily import CUDA, Source, emit, program
+from jit.memory import capacity_bytes
 from wis.dtypes import DType
 
 __all__ = ["OPTIONS", "CudaDevice"]
@@ -33,11 +34,13 @@ OPTIONS: Final = ("--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=
 HIP_OPTIONS: Final = ("-ffp-contract=off",)
 """The same for AMD's compiler, which divides and takes roots exactly by default."""
 _ALIGN_BYTES: Final = 256  # as the driver's own allocations
+_KEPT_BYTES: Final = 1 << 30  # of the device, for machine code, scratch memory, and the library of products
 _TO_DEVICE: Final = 1
 _TO_HOST: Final = 2
 _ON_DEVICE: Final = 3
 _MOST_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _SHARED_BYTES: Final = 48 << 10  # what a launch may ask for without that attribute
+_EVENTS_MAX: Final = 1 << 12  # that are kept for later launches
 _WIDE_SUMS: Final = 16  # CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION: parts of a sum are not rounded to half either
 _NUMBERS: Final[dict[bool, np.ndarray[Any, Any]]] = {False: np.array([1, 0], np.float32), True: np.array([1, 0], np.float64)}
 """One and zero, as products take them: by whether the type is f64."""
@@ -110,6 +113,7 @@ class CudaDevice:
         self._seal = "\n".join(
             (cupy.__version__, str(self._runtime.runtimeGetVersion()), self._arch, *(HIP_OPTIONS if self._hip else OPTIONS))
         )
+        self._events: list[Any] = []
         self._modules: dict[str, Any] = {}
         self._nothing = self.allocate(16)
         self.compiled = 0
@@ -124,6 +128,14 @@ class CudaDevice:
             raise ToolchainError(f"{what}: {error}") from None
 
     # --- memory
+    @property
+    def offered_bytes(self) -> int:
+        """What sessions can have of the memory that is free now."""
+        self._device.use()
+        with self._told("its memory is not known"):
+            free = int(self._runtime.memGetInfo()[0])
+        return max(0, capacity_bytes(free - min(_KEPT_BYTES, free // 2)))
+
     def allocate(self, nbytes: int) -> _Buffer:
         size = max(nbytes, 1)
         self._device.use()  # which device a call means is a matter of the thread that makes it
@@ -232,21 +244,28 @@ class CudaDevice:
         self._device.use()
         arguments = [b.address for b in buffers]
         arguments += [table.address, at, state.address, (scratch or self._nothing).address]
-        start, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
+        start, end = self._event(), self._event()
         with self._told(f"{kernel.source.entry} does not start"):
             start.record(self._stream)
             kernel.function((count, 1, 1), kernel.source.local_size, tuple(arguments), kernel.source.shared_bytes, self._stream)
             end.record(self._stream)
         return _Mark(start, end)
 
+    def _event(self) -> Any:
+        return self._events.pop() if self._events else self._cupy.cuda.Event()
+
     def elapsed_ns(self, marks: Sequence[Any]) -> list[int]:
-        return [int(self._cupy.cuda.get_elapsed_time(mark.start, mark.end) * 1e6) for mark in marks]
+        elapsed = self._cupy.cuda.get_elapsed_time
+        found = [int(elapsed(mark.start, mark.end) * 1e6) for mark in marks]
+        for mark in marks[: _EVENTS_MAX - len(self._events)]:
+            self._events += mark
+        return found
 
     def product(self, dtype: DType, out: Matrix, a: Matrix, b: Matrix) -> Any:
         """Halves are multiplied and added in f32, and rounded once. The library's matrices are columns of neighbours: ours are transposed
         to it, so that out = a b is out^T = b^T a^T."""
         self._device.use()
-        blas, cuda = self._blas, self._cupy.cuda
+        blas = self._blas
         turned, leading = blas_layout(out.shape, out.strides) or (False, 0)
         rows, columns = out.shape[-2:]
         inner = a.shape[-1]
@@ -262,7 +281,7 @@ class CudaDevice:
         batch = max(range(len(out.shape) - 2), key=lambda d: out.shape[d])
         others = (range(1 if d == batch else size) for d, size in enumerate(out.shape[:-2]))
         indices: list[tuple[int, ...]] = list(product(*others))
-        start, end = cuda.Event(), cuda.Event()
+        start, end = self._event(), self._event()
         with self._told("a matrix product failed"), self._stream:  # CuPy's calls of the library are on the thread's current stream
             start.record(self._stream)
             for index in indices:
@@ -316,7 +335,8 @@ def compile_job(payload: bytes) -> bytes:
     try:
         options = (f"-arch={arch}", *OPTIONS) if arch.startswith("sm_") else (f"--offload-arch={arch}", *HIP_OPTIONS)
         nvrtc.compileProgram(made, options)
-        return bytes(nvrtc.getCUBIN(made) if arch.startswith("sm_") else nvrtc.getPTX(made))
+        # CuPy takes the last byte of machine code for the end of a text, and leaves it out.
+        return bytes(nvrtc.getCUBIN(made)) + b"\0" if arch.startswith("sm_") else bytes(nvrtc.getPTX(made))
     except nvrtc.NVRTCError as error:
         raise ToolchainError(f"the compiler refused a kernel: {error}: {nvrtc.getProgramLog(made)}") from None
     finally:

@@ -9,10 +9,10 @@ May live here: capacity, addresses, buffers. May not: programs, quotas of tenant
 from jit.memory.arena import NO_DATA, Arena, Backing, Placed
 from jit.memory.block import ALIGN_BYTES, Block, Bytes, new_block, room_for
 from jit.memory.buffers import SharedBlock, SpaceMemory
-from jit.memory.capacity import Capacity, arena_bytes
+from jit.memory.capacity import Capacity, arena_bytes, capacity_bytes
 from jit.memory.host import HostMemory
 
 __all__ = [
     "Arena", "Backing", "Block", "Bytes", "Capacity", "HostMemory", "Placed", "SharedBlock", "SpaceMemory",
-    "ALIGN_BYTES", "NO_DATA", "arena_bytes", "new_block", "room_for",
+    "ALIGN_BYTES", "NO_DATA", "arena_bytes", "capacity_bytes", "new_block", "room_for",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from jit.memory.arena import NO_DATA, Arena, Placed
 from jit.memory.block import Block, room_for
 from jit.memory.host import HostMemory
 
-__all__ = ["Capacity", "arena_bytes"]
+__all__ = ["Capacity", "arena_bytes", "capacity_bytes"]
 
 _SLACK_BYTES: Final = 8 << 20
 
@@ -25,6 +25,11 @@ _SLACK_BYTES: Final = 8 << 20
 def arena_bytes(vram_bytes: int) -> int:
     """How large an arena must be so that what adds up to the capacity fits after rounding: 1/32, and a slab of each small size class."""
     return vram_bytes + vram_bytes // 32 + _SLACK_BYTES
+
+
+def capacity_bytes(arena_bytes: int) -> int:
+    """The capacity whose arena is no larger than this; below 0 where there is none."""
+    return (arena_bytes - _SLACK_BYTES) * 32 // 33
 
 
 class Capacity:

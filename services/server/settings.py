@@ -141,6 +141,7 @@ class Settings:
         if len(groups) > GROUPS_MAX or any(len(group) > NAME_CHARS_MAX for group in groups):
             raise SettingError(f"NODE_GROUPS: at most {GROUPS_MAX} groups, of at most {NAME_CHARS_MAX} characters each")
         address = env.get("NODE_ADDRESS") or "127.0.0.1"
+        backend = env.get("WOOLY_BACKEND") or "host"
         model_cache_mb = integer(env, "WOOLY_MODEL_CACHE_MB")
         authentication = bool(env.get("WOOLY_API_KEY") or env.get("WOOLY_API_KEY_FILE"))
         data_dir = Path(env.get("WOOLY_DATA_DIR") or "~/.local/share/wooly/server").expanduser()
@@ -150,9 +151,9 @@ class Settings:
             node_id=node_id,
             node_address=address,
             groups=groups,
-            backend=env.get("WOOLY_BACKEND") or "host",
+            backend=backend,
             threads=integer(env, "WOOLY_DEVICE_THREADS", len(os.sched_getaffinity(0))),
-            vram_bytes=integer(env, "WOOLY_DEVICE_VRAM_MB") << 20,
+            vram_bytes=integer(env, "WOOLY_DEVICE_VRAM_MB", 0 if backend == "cuda" else None) << 20,
             devices=integer(env, "WOOLY_DEVICES"),
             data_dir=data_dir,
             cache_dir=Path(env.get("WOOLY_CACHE_DIR") or "~/.cache/wooly/jit").expanduser(),

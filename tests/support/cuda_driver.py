@@ -199,6 +199,9 @@ class _Runtime:
     def getDeviceProperties(self, number: int) -> dict[str, Any]:
         return {"name": b"no GPU", "multiProcessorCount": 8, "major": 9, "minor": 0}
 
+    def memGetInfo(self) -> tuple[int, int]:
+        return self._driver.memory_bytes, self._driver.memory_bytes
+
     def runtimeGetVersion(self) -> int:
         return 13000
 
@@ -245,7 +248,9 @@ class _Module:
 
     def load(self, binary: bytes) -> None:
         self._driver.check()
-        text = binary.decode()
+        if binary[-1:] != b"\0":
+            raise CudaError("CUDA_ERROR_INVALID_IMAGE: the machine code is not whole")
+        text = binary[:-1].decode()
         self._driver.ptx.append(text)
         module = import_ptx(text, "wis.cu", math=Math.STRICT)
         self._variables = [np.frombuffer(v.data.ljust(v.nbytes, b"\0"), np.uint8).copy() for v in module.variables]
@@ -343,7 +348,7 @@ class _Nvrtc:
             library.nvrtcDestroyProgram(ctypes.byref(made))
 
     def getCUBIN(self, program: _Program) -> bytes:
-        """The PTX, which stands for the machine code."""
+        """The PTX, which stands for the machine code; without its last byte, as CuPy gives that."""
         return program.ptx.encode()
 
     def getProgramLog(self, program: _Program) -> str:

@@ -147,7 +147,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable("WOOLY_BACKEND", "host, opencl, cuda or reference", "host", ("node", "up"), "The back end that runs programs."),
     _number("WOOLY_DEVICES", 1, 1, 64, _NODE, "Devices that the node offers."),
     _number("WOOLY_DEVICE_THREADS", "the usable cores", 1, 1024, _NODE, "Threads of all devices together (back ends on the processor)."),
-    _number("WOOLY_DEVICE_VRAM_MB", 8192, 1, _MB_MAX, _NODE, "Memory of each device, in MB (back ends on the processor)."),
+    _number(
+        "WOOLY_DEVICE_VRAM_MB", 8192, 1, _MB_MAX, _NODE,
+        "Memory that each device offers to sessions, in MB. With `WOOLY_BACKEND=cuda`, unless it is set: what the GPU has.",
+    ),
     Variable("PYOPENCL_CTX", "PyOpenCL context", "the device by number", _NODE, "With `WOOLY_BACKEND=opencl`: the OpenCL device to use."),
     Variable("POCL_CACHE_DIR", "path", "`pocl` in WOOLY_CACHE_DIR", _NODE, "With `WOOLY_BACKEND=opencl`: where PoCL keeps machine code."),
     Variable(

@@ -16,7 +16,7 @@ import pytest
 from jit.accel.engine import AccelEngine
 from jit.accel.library import LOWER
 from jit.accel.lowering import TILED_LENGTH_MIN
-from jit.backends import FUEL
+from jit.backends import FUEL, create_engine
 from jit.cache import ObjectCache
 from jit.cuda import CudaDevice
 from jit.engine import Engine, EngineConfig
@@ -151,6 +151,16 @@ def test_named_functions_leave_the_same_bits(engine: AccelEngine, compared: Comp
     assert compared.tally.wrong == []
 
 
+def test_a_device_offers_what_is_free_but_for_what_it_needs_itself() -> None:
+    with cupy_on_host(Driver(memory_bytes=8 << 30)):
+        engine = create_engine("cuda", cache_dir=None, threads=1, vram_bytes=0)
+        assert 6.6 * (1 << 30) < engine.info.vram_bytes < 7 << 30
+        engine.close()
+        engine = create_engine("cuda", cache_dir=None, threads=1, vram_bytes=1 << 20)
+        assert engine.info.vram_bytes == 1 << 20, "what the operator says"
+        engine.close()
+
+
 class TestDriver:
     """The double of the driver returns the errors that a driver does, and some where a driver would go on with wrong memory."""
 
@@ -165,7 +175,7 @@ class TestDriver:
     def function(self, cuda: Any) -> Any:
         program, module = cuda.nvrtc.createProgram(self.WRITES, "k.cu", (), ()), cuda.function.Module()
         cuda.nvrtc.compileProgram(program, ("-arch=sm_90", "-default-device"))
-        module.load(cuda.nvrtc.getCUBIN(program))
+        module.load(cuda.nvrtc.getCUBIN(program) + b"\0")
         return module.get_function("k")
 
     def read(self, cuda: Any, memory: Any, nbytes: int) -> list[int]:
