@@ -8,7 +8,8 @@ Values of one element made from scalars alone (coefficients of an optimiser, say
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from jit.plan.access import Access, access, may_overlap
@@ -19,18 +20,23 @@ from wis.program import BoundInstr, BufferKind, Operand, Scalar
 __all__ = ["Step", "fuse", "regroup"]
 
 LOOK_BACK = 32
-"""How many steps back a group is looked for; further ones are seldom free to take more."""
+"""How many steps back any group is looked for."""
+LOOK_FAR = 8
+"""How many steps further back are looked at, of those that use what the instruction uses: an optimiser may treat all parameters in one
+operation before any in the next."""
 
 
 class Step:
     """A fused group, or a single instruction (``group`` None). ``reads`` and ``writes``: accesses by buffer.
 
-    ``members`` are the places of its instructions in the code, with those of the constants it computes for itself.
+    ``members`` are the places of its instructions in the code, with those of the constants it computes for itself. ``number``: its place
+    among all steps that were made.
     """
 
-    __slots__ = ("group", "instr", "members", "reads", "writes")
+    __slots__ = ("group", "instr", "members", "number", "reads", "writes")
 
-    def __init__(self, instr: BoundInstr, group: Group | None, members: set[int]) -> None:
+    def __init__(self, instr: BoundInstr, group: Group | None, members: set[int], number: int) -> None:
+        self.number = number
         self.group = group
         self.instr = instr
         self.members = members
@@ -65,9 +71,11 @@ def fuse(
 class _Maker:
     def __init__(self, kinds: Sequence[int], separate: bool) -> None:
         self.steps: list[Step] = []
+        self._numbers = 0
+        self._using: dict[int, dict[int, Step]] = {}
+        """By buffer that was used: the steps that read or write it, by number."""
         self._kinds = kinds
         self._separate = separate
-        self._touched: set[int] = set()
         self._constants: dict[int, list[_Known]] = {}
         """By buffer: constants that no step has stored, at places that do not overlap."""
 
@@ -85,53 +93,74 @@ class _Maker:
 
     def _join(self, c: Candidate, reads: Sequence[Access], members: set[int]) -> bool:
         """Add to the nearest group that takes it, if nothing in between stands in the way."""
-        for step in self.steps[: -LOOK_BACK - 1 : -1]:
+        for step in self._candidates((*reads, *c.writes)):
             if step.group is not None and step.group.join(c):
-                step.add(reads, c.writes)
+                self._add(step, reads, c.writes)
                 step.members |= members
-                self._touched.update(x.buffer for x in c.writes)
                 return True
             if step.blocks(reads, c.writes):
                 return False
         return False
 
+    def _candidates(self, accesses: Iterable[Access]) -> Iterator[Step]:
+        """The last steps, then earlier ones that use the same buffers; the nearest first. What is left out cannot stand in the way of
+        these accesses, but for what lies behind the last one."""
+        near = self.steps[: -LOOK_BACK - 1 : -1]
+        yield from near
+        if len(near) == LOOK_BACK:
+            first = near[-1].number
+            yield from islice((step for step in self._related(accesses) if step.number < first), LOOK_FAR)
+
+    def _related(self, accesses: Iterable[Access]) -> list[Step]:
+        """The steps that use the buffers of these accesses, the nearest first."""
+        found: dict[int, Step] = {}
+        for buffer in {x.buffer for x in accesses}:
+            found.update(self._using.get(buffer, {}))
+        return [found[number] for number in sorted(found, reverse=True)]
+
     def _merge(self, c: Candidate, reads: Sequence[Access], members: set[int]) -> bool:
         """Two groups that both feed this instruction become one, where the earlier one stands, if the later one can move there."""
         if len(reads) < 2 or c.total == 1:
             return False
-        steps = self.steps
-        first_seen = max(0, len(steps) - LOOK_BACK)
         makers = [
-            at
-            for at in range(len(steps) - 1, first_seen - 1, -1)
-            if (group := steps[at].group) is not None and group.total == c.total and any(group.makes(x) for x in reads)
+            step
+            for step in self._candidates(reads)
+            if (group := step.group) is not None and group.total == c.total and any(group.makes(x) for x in reads)
         ][:2]
         if len(makers) < 2:
             return False
         late, early = makers
-        moving = steps[late]
-        moved_reads = [x for xs in moving.reads.values() for x in xs]
-        moved_writes = [x for xs in moving.writes.values() for x in xs]
-        if any(steps[at].blocks(moved_reads, moved_writes) for at in range(early + 1, late)):
+        moved_reads = [x for xs in late.reads.values() for x in xs]
+        moved_writes = [x for xs in late.writes.values() for x in xs]
+        passed = (step for step in self._related((*moved_reads, *moved_writes)) if early.number < step.number < late.number)
+        if any(step.blocks(moved_reads, moved_writes) for step in passed):
             return False
-        if any(steps[at].blocks(reads, c.writes) for at in range(early + 1, len(steps)) if at != late):
+        passed = (step for step in self._related((*reads, *c.writes)) if step.number > early.number and step is not late)
+        if any(step.blocks(reads, c.writes) for step in passed):
             return False
-        first, second = steps[early].group, moving.group
+        first, second = early.group, late.group
         assert first is not None and second is not None
         group = Group.merged(first, second, c)
         if group is None:
             return False
-        steps[early].group = group
-        steps[early].members |= moving.members | members
-        steps[early].add((*moved_reads, *reads), (*moved_writes, *c.writes))
-        self._touched.update(x.buffer for x in c.writes)
-        del steps[late]
+        early.group = group
+        early.members |= late.members | members
+        self._add(early, (*moved_reads, *reads), (*moved_writes, *c.writes))
+        self.steps.remove(late)
+        for buffer in (*late.reads, *late.writes):
+            self._using[buffer].pop(late.number, None)
         return True
 
-    def _append(self, instr: BoundInstr, group: Group | None, members: set[int], reads: Iterable[Access], writes: Iterable[Access]) -> None:
-        step = Step(instr, group, members)
+    def _add(self, step: Step, reads: Sequence[Access], writes: Sequence[Access]) -> None:
+        """Accesses to a step."""
         step.add(reads, writes)
-        self._touched.update(step.reads, step.writes)
+        for x in (*reads, *writes):
+            self._using.setdefault(x.buffer, {})[step.number] = step
+
+    def _append(self, instr: BoundInstr, group: Group | None, members: set[int], reads: Sequence[Access], writes: Sequence[Access]) -> None:
+        step = Step(instr, group, members, self._numbers)
+        self._numbers += 1
+        self._add(step, reads, writes)
         self.steps.append(step)
 
     def _alone(self, place: int, instr: BoundInstr) -> None:
@@ -149,7 +178,7 @@ class _Maker:
         (out,) = c.writes
         if c.total != 1 or c.pattern is not None or c.instr.op.kind is not Kind.MAP or self._kinds[out.buffer] != BufferKind.TEMP:
             return False
-        if out.buffer in self._touched:
+        if out.buffer in self._using:
             return False
         args: list[Constant | Scalar] = []
         members = {place}

@@ -52,6 +52,42 @@ def test_an_optimiser_step_is_one_kernel_a_parameter(host: Engine) -> None:
     assert len(found) == 2 and all(name.startswith("flat[") for name in found)
 
 
+def test_a_step_of_many_parameters_at_once_is_one_kernel_a_parameter(host: Engine) -> None:
+    """As optimisers have it by default: each operation for all parameters before the next one. 48 are more than are looked back at."""
+    b = Builder()
+    shapes = [(64, n + 1) for n in range(48)]
+    params, means, grads = ([b.external(F, shape) for shape in shapes] for _ in range(3))
+    steps = [b.temp(F, shape) for shape in shapes]
+    for m in means:
+        b.emit("mul", m, [m, b.const(0.9, F)])
+    for m, g in zip(means, grads, strict=True):
+        b.emit("add", m, [m, g])
+    for x, g in zip(steps, grads, strict=True):
+        b.emit("mul", x, [g, g])
+    for x in steps:
+        b.emit("sqrt", x, [x])
+    for x, m in zip(steps, means, strict=True):
+        b.emit("div", x, [m, x])
+    for p, x in zip(params, steps, strict=True):
+        b.emit("sub", p, [p, x])
+    found = names(host, b)
+    assert len(found) == 48 and len(set(found)) == 1, found
+
+
+def test_an_instruction_stays_behind_one_far_back_that_it_depends_on(check: Check, host: Engine) -> None:
+    """It may join a group that is further back still only if nothing in between uses what it writes."""
+    b = Builder()
+    x, y, z = (b.external(F, (40, 7)) for _ in range(3))
+    others = [b.external(F, (40, n + 1)) for n in range(40) if n != 6]
+    b.emit("mul", x, [x, b.const(3, F)])
+    b.emit("sum", b.created(F, (1, 1)), [y])  # reads what is written below
+    for other in others:
+        b.emit("add", other, [other, b.const(1, F)])
+    b.emit("add", y, [x, z])
+    inputs = {o.buffer: np.arange(o.numel, dtype=np.float32) for o in (x, y, z, *others)}
+    check(b, inputs)
+
+
 def test_batch_statistics_are_taken_in_one_kernel_over_the_outer_and_inner_dimensions(host: Engine) -> None:
     b = Builder()
     x, y = b.external(F, (4, 8, 7, 7)), b.created(F, (4, 8, 7, 7))

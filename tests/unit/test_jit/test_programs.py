@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jit.backends import create_engine
 from jit.engine import Engine
-from tests.unit.test_jit.conftest import Check, run
+from jit.plan import fuse
+from tests.unit.test_jit.conftest import Check, checker, run
 from tests.unit.test_jit.programs import random_program
 
 RELAXED = settings(
@@ -19,6 +22,19 @@ RELAXED = settings(
 def test_random_programs_agree_with_the_reference(check: Check, seed: int, length: int) -> None:
     b, inputs = random_program(seed, length)
     check(b, inputs)
+
+
+@given(seed=st.integers(0, 2**32), length=st.integers(8, 40), near=st.integers(1, 6))
+@settings(RELAXED, max_examples=20)
+def test_programs_whose_groups_are_far_apart_agree_with_the_reference(defining: Engine, seed: int, length: int, near: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fuse, "LOOK_BACK", near)
+        engine = create_engine("host", cache_dir=None, threads=2, vram_bytes=1 << 26)
+        try:
+            for grow in (0, 1):
+                checker(engine, defining)(*random_program(seed, length, grow))
+        finally:
+            engine.close()
 
 
 @given(seed=st.integers(0, 2**32))
