@@ -70,14 +70,11 @@ class CompiledKernel:
 class _Buffer:
     """Memory of the device from ``offset`` in ``memory`` on, which is freed with the last reference to it."""
 
-    __slots__ = ("memory", "nbytes", "offset")
+    __slots__ = ("address", "memory", "nbytes", "offset")
 
     def __init__(self, memory: Any, nbytes: int, offset: int = 0) -> None:
         self.memory, self.nbytes, self.offset = memory, nbytes, offset
-
-    @property
-    def address(self) -> int:
-        return int(self.memory.ptr) + self.offset
+        self.address = int(memory.ptr) + offset
 
 
 class _Mark(NamedTuple):
@@ -93,6 +90,7 @@ class CudaDevice:
     def __init__(self, cache: ObjectCache, number: int = 0, guard: CompileProcess | None = None) -> None:
         self._cupy = cupy = _cupy()
         self._runtime = cupy.cuda.runtime
+        self._errors = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError, cupy.cuda.cublas.CUBLASError)
         self._cache = cache
         self._guard = guard
         with self._told("the device does not start"):
@@ -121,10 +119,9 @@ class CudaDevice:
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
         """Errors of the driver are the machine's."""
-        cuda = self._cupy.cuda
         try:
             yield
-        except (cuda.runtime.CUDARuntimeError, cuda.driver.CUDADriverError, cuda.cublas.CUBLASError) as error:
+        except self._errors as error:
             raise ToolchainError(f"{what}: {error}") from None
 
     # --- memory
@@ -242,13 +239,14 @@ class CudaDevice:
         scratch: _Buffer | None,
     ) -> Any:  # fmt: skip
         self._device.use()
-        arguments = [b.address for b in buffers]
-        arguments += [table.address, at, state.address, (scratch or self._nothing).address]
-        start, end = self._event(), self._event()
-        with self._told(f"{kernel.source.entry} does not start"):
-            start.record(self._stream)
-            kernel.function((count, 1, 1), kernel.source.local_size, tuple(arguments), kernel.source.shared_bytes, self._stream)
-            end.record(self._stream)
+        arguments = (*[b.address for b in buffers], table.address, at, state.address, (scratch or self._nothing).address)
+        start, end, stream, source = self._event(), self._event(), self._stream, kernel.source
+        try:
+            start.record(stream)
+            kernel.function((count, 1, 1), source.local_size, arguments, source.shared_bytes, stream)
+            end.record(stream)
+        except self._errors as error:
+            raise ToolchainError(f"{source.entry} does not start: {error}") from None
         return _Mark(start, end)
 
     def _event(self) -> Any:

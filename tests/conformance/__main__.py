@@ -29,7 +29,10 @@ _DOCS = Path(__file__).parents[2] / "docs"
 _PUBLISHED = {
     "host": ("conformance.md", {"forward": 5, "backward": 2, "variants": 2, "whole": ["float32"]}),
     "opencl": ("conformance-opencl.md", {"forward": 2, "backward": 1, "variants": 0, "whole": [], "dtypes": ["float32"]}),
-    "cuda": ("conformance-cuda.md", {"forward": 2, "backward": 1, "variants": 0, "whole": []}),
+    "cuda": (
+        "conformance-cuda.md",
+        {"forward": 2, "backward": 1, "variants": 0, "whole": [], "dtypes": ["float32", "float16", "bfloat16", "int64"]},
+    ),
 }
 """By backend: the file, and what is run for it."""
 
