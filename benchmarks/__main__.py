@@ -174,6 +174,7 @@ def main() -> None:
         for name in (name for name in names if name != "ops"):
             try:
                 steps[name] = compare_steps(name, stack, options.backend)
+                print(f"{name}: {steps[name]['ratio']:.2f}", file=sys.stderr, flush=True)
             except RuntimeError as error:  # the others are worth having
                 print(f"{name}: {error}", file=sys.stderr)
         ops = compare_ops(stack) if "ops" in names else {}
