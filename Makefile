@@ -1,6 +1,7 @@
 # Everything a person runs. Needs Python 3.11+, pip and make; all else comes from pip into .venv.
 PYTHON ?= python3
 TORCH ?= 2.13.0
+PROCESSES ?= $(shell nproc)
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -71,11 +72,17 @@ bench-against: $(STAMP).dev ## step times beside another revision: make bench-ag
 	test -n "$(REV)"
 	$(BIN)/python -m benchmarks.against $(REV)
 
+bench-cuda: $(STAMP).dev ## step times beside torch on the GPU of this machine; results go to docs/benchmarks-cuda.md
+	$(BIN)/python -m benchmarks --backend cuda
+
 kernels: $(STAMP).dev ## the corpus of CUDA kernels on every back end, and for NVIDIA's targets; results go to docs/kernels.md
 	$(BIN)/python -m tests.conformance.kernels --report default
 
 cuda-roundtrip: $(STAMP).dev ## what we emit for CUDA, executed without a GPU beside its definition, and faults planted into it; results go to docs/cuda-roundtrip.md
 	$(BIN)/python -m tests.conformance.cuda --faults --publish
+
+cuda-gpu: $(STAMP).dev ## the same on the GPU of this machine (needs CuPy: pip install cupy-cuda13x); results go to docs/cuda-gpu.md
+	$(BIN)/python -m tests.conformance.cuda --gpu --processes $(PROCESSES) --publish
 
 attacks: $(STAMP).dev ## hostile kernels beside a canary on every back end; results go to docs/attacks.md
 	$(BIN)/python -m tests.adversarial --report default
@@ -96,6 +103,10 @@ conformance: $(STAMP).dev ## torch's own operator database through client, bus a
 conformance-opencl: $(STAMP).dev ## the same on OpenCL (PoCL), two samples an operator, then the model scripts; results go to docs/conformance-opencl.md
 	$(BIN)/python -m tests.conformance --backend opencl --publish
 	$(BIN)/python -m tests.conformance.models --backend opencl --publish
+
+conformance-cuda: $(STAMP).dev ## the same on the GPU of this machine in four types; results go to docs/conformance-cuda.md
+	$(BIN)/python -m tests.conformance --backend cuda --processes $(PROCESSES) --publish
+	$(BIN)/python -m tests.conformance.models --backend cuda --processes $(PROCESSES) --publish
 
 simulate: $(STAMP).dev ## 10,000 random nodes in virtual time, judged by independent models; results go to docs/simulation.md
 	$(BIN)/python -m tests.simulation.node --seeds 10000
