@@ -133,6 +133,7 @@ class Session:
         self._wait_s = wait_s
         self._replace = replace
         self._log = ReplayLog(log_bytes if replace is not None else 0)
+        self._recoverable = self._log.whole
         self._rebuild = _Rebuild()
         self._target_s = target_s
         #: when the last image was taken, and how long that took
@@ -529,6 +530,8 @@ class Session:
         if can:
             threading.Thread(target=self._build_again, args=(fault,), name="wooly rebuild", daemon=True).start()
         else:
+            if self._log.lack:
+                fault.add_note(f"wooly: the session could not be built again: {self._log.lack}")
             self._settle(fault)
 
     def _build_again(self, fault: WoolyError) -> None:
@@ -589,6 +592,9 @@ class Session:
     def _take_image_when_due(self) -> None:
         """Fetch what the session's buffers hold, so that batches so far need not be kept. No other thread submits meanwhile."""
         began_s = time.monotonic()
+        if self._log.lack and self._recoverable:
+            self._recoverable = False
+            progress.say(f"wooly: if a node loses its memory, this script ends from now on; {self._log.lack}")
         if not self._log.image_due(since_s=began_s - self._image_s, target_s=self._target_s, cost_s=self._image_cost_s):
             return
         with self._state:

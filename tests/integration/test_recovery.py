@@ -134,12 +134,17 @@ def test_a_node_that_started_anew_is_used_again(node: Node) -> None:
 
 
 @pytest.mark.parametrize("log_mb", [0, 1])
-def test_a_session_with_more_than_its_log_holds_is_over(node: Node, log_mb: int) -> None:
+def test_a_session_with_more_than_its_log_holds_is_over(node: Node, said: list[str], log_mb: int) -> None:
+    """The script is warned when that begins, once, and the error says why."""
     session = node.open(recovery_mb=log_mb)
     upload(session, 1, np.zeros(1 << 18))
+    add_one(session, 3)
+    lack = f"more than WOOLY_RECOVERY_MB ({log_mb})" if log_mb else "WOOLY_RECOVERY_MB is 0"
+    assert len([line for line in said if "this script ends from now on" in line and lack in line]) == (1 if log_mb else 0)
     node.kill_executor()
-    with pytest.raises((NodeLostError, SessionLostError), match=r"start the script again|no longer knows"):
+    with pytest.raises((NodeLostError, SessionLostError), match=r"start the script again|no longer knows") as lost:
         add_one(session, 1000)
+    assert [lack in note for note in lost.value.__notes__] == [True]
     until(lambda: node.info().devices, "a new executor")
     session.close()
     assert [fact.reason for fact in node.facts(SessionClosedFact, 1)] == ["executor_lost"]

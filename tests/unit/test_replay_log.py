@@ -29,7 +29,7 @@ def test_more_than_its_memory_gives_the_log_up_for_good() -> None:
     log.keep(1, uploaded(1, MIB), done(1))
     assert log.whole and 1 in log and len(log) == 1
     log.keep(2, uploaded(2, MIB), done(2))
-    assert not log.whole and len(log) == 0
+    assert not log.whole and len(log) == 0 and "more than WOOLY_RECOVERY_MB (2)" in log.lack
     log.keep(3, Flush(), done(3))
     assert not log.whole and 3 not in log
 
@@ -37,14 +37,14 @@ def test_more_than_its_memory_gives_the_log_up_for_good() -> None:
 def test_a_refused_batch_gives_the_log_up() -> None:
     log = ReplayLog(MIB)
     log.keep(1, Flush(), done(1, fault=Fault("QuotaExceeded", "no memory", fatal=False)))
-    assert not log.whole
+    assert not log.whole and log.lack == "batch 1 was refused"
 
 
 def test_an_image_that_is_too_large_gives_the_log_up() -> None:
     log = ReplayLog(MIB)
     log.keep(1, Flush(), done(1))
     log.take(1, [(1, bytes(2 * MIB))])
-    assert not log.whole and log.restore() == []
+    assert not log.whole and log.restore() == [] and "more than WOOLY_RECOVERY_MB (1)" in log.lack
 
 
 @pytest.mark.parametrize(

@@ -63,28 +63,38 @@ class ReplayLog:
         self._batch_bytes = 0
         self.base = 0
         """The last batch whose effects are in the image, 0: there is none."""
-        self.whole = bytes_max > 0
+        self.lack = "" if bytes_max else "WOOLY_RECOVERY_MB is 0"
+        """Why the session cannot be built from it; empty: it can."""
+
+    @property
+    def whole(self) -> bool:
         """Whether the session can be built from it."""
+        return not self.lack
 
     def keep(self, seq: int, flush: Flush, done: Done) -> None:
         """Batch ``seq`` was executed, with this answer. ``flush`` belongs to the log from now on."""
         if not self.whole or seq in self._kept or seq <= self.base:
             return
         if done.fault is not None:  # what of it later batches lack is known to the node that refused it, and to no other
-            self.give_up()
+            self._give_up(f"batch {seq} was refused")
             return
         self._batch_bytes += _size(flush)
-        if self._image_bytes + self._batch_bytes > self._bytes_max:
-            self.give_up()
+        if not self._fits():
             return
         flush.origin = None  # it holds the operations, and is for messages about a batch that was not executed yet
         self._kept[seq] = Kept(flush, tuple(None if read.blob else blake3(read.inline).digest() for read in done.reads))
 
-    def give_up(self) -> None:
+    def _give_up(self, lack: str) -> None:
         """Forget everything: the session can no longer be built again."""
-        self.whole = False
+        self.lack = lack
         self._kept.clear()
         self._image.clear()
+
+    def _fits(self) -> bool:
+        """Whether image and batches fit; if not, they are given up."""
+        if self._image_bytes + self._batch_bytes > self._bytes_max:
+            self._give_up(f"its memory and its batches take more than WOOLY_RECOVERY_MB ({self._bytes_max >> 20})")
+        return self.whole
 
     def image_due(self, *, since_s: float, target_s: float, cost_s: float) -> bool:
         """Whether an image is worth its time: so that no more than ``target_s`` of work is repeated, for at most a fiftieth of the time; or
@@ -119,8 +129,7 @@ class ReplayLog:
         self._kept = {at: kept for at, kept in self._kept.items() if at > seq}
         self._batch_bytes = sum(_size(kept.flush) for kept in self._kept.values())
         self.base = seq
-        if self._image_bytes + self._batch_bytes > self._bytes_max:
-            self.give_up()
+        self._fits()
 
     def restore(self) -> list[Flush]:
         """The batches that build the image."""
