@@ -74,8 +74,8 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def _in_process(plan: dict[str, Any], backend: str, *, cut: bool) -> Record:
-    """Every row in this process, with the backend in this process as well."""
+def _in_process(plan: dict[str, Any], backend: str, kept: Path | None, *, cut: bool) -> Record:
+    """Every row in this process, with the backend in this process as well. ``kept``: outcomes are added to this file as they come."""
     from tests.support.cutting import CutEngine
     from tests.support.loopback import LoopbackLink
     from wooly.activation import activate
@@ -95,6 +95,9 @@ def _in_process(plan: dict[str, Any], backend: str, *, cut: bool) -> Record:
         _progress(number, op_name(rows[number][0].op))
         if outcome is not None:
             record.outcomes.append(outcome)
+            if kept is not None:
+                with kept.open("a") as file:
+                    file.write(json.dumps(outcome.plain()) + "\n")
 
     while not run_rows(rows, len(record.outcomes), write):
         record.sessions_lost += 1
@@ -113,13 +116,14 @@ def _in_processes(plan: dict[str, Any], options: argparse.Namespace) -> Record:
             part = plan | {"first": plan["first"] + share * plan["every"], "every": plan["every"] * options.processes}
             report = Path(folder) / str(share)
             arguments = ["--child", json.dumps(part), "--backend", options.backend, "--in-process", "--report", str(report)]
+            arguments += ["--keep", f"{report}.kept"]
             arguments += ["--cut"] if options.cut else []
             children.append((part, report, subprocess.Popen([sys.executable, "-m", "tests.conformance", *arguments])))
         records = []
         for part, report, child in children:
             child.wait()
             found = Path(f"{report}.json")
-            records.append(_record(found.read_text()) if found.exists() else _crashed(part, child.returncode))
+            records.append(_record(found.read_text()) if found.exists() else _crashed(Path(f"{report}.kept"), part, child.returncode))
     made = Record([o for record in records for o in record.outcomes], seconds=time.monotonic() - start)
     made.outcomes.sort(key=lambda o: o.name.casefold())
     for name in ("sessions_lost", "sessions", "crashes"):
@@ -133,11 +137,13 @@ def _record(text: str) -> Record:
     return Record(**fields | {"outcomes": [Outcome(**outcome) for outcome in fields["outcomes"]]})
 
 
-def _crashed(part: dict[str, Any], status: int) -> Record:
-    """Of a process that ended without a report: which row it was at is not known."""
-    outcome = Outcome(f"every {part['every']} from {part['first']}", "", "forward")
-    outcome.add("wrong", "", f"the process ended with {status}", set())
-    return Record([outcome], crashes=1)
+def _crashed(kept: Path, part: dict[str, Any], status: int) -> Record:
+    """Of a process that ended without a report, in the row after those it kept; which that is, it alone knew."""
+    outcomes = [Outcome(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []
+    last = f"after {outcomes[-1].name} in {outcomes[-1].dtype}" if outcomes else f"first of every {part['every']} from {part['first']}"
+    crash = Outcome(f"({last})", "", "forward")
+    crash.add("wrong", "", f"the process ended with {status}", set())
+    return Record([*outcomes, crash], crashes=1)
 
 
 def _progress(number: int, name: str) -> None:
@@ -154,7 +160,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.in_process and arguments.processes > 1:
         record = _in_processes(plan, arguments)
     elif arguments.in_process:
-        record = _in_process(plan, arguments.backend, cut=arguments.cut)
+        record = _in_process(plan, arguments.backend, Path(arguments.keep) if arguments.keep else None, cut=arguments.cut)
     else:
         record = run_on_wire(plan, _progress, arguments.backend, Path(arguments.keep) if arguments.keep else None)
     print("\n".join(lines(record)))
