@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import product
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from blake3 import blake3
@@ -77,11 +77,13 @@ class _Buffer:
         self.address = int(memory.ptr) + offset
 
 
-class _Mark(NamedTuple):
-    """Events before and after a launch."""
+class _Mark:
+    """Events before and after a launch, until it is known how long that took: ``ns`` from then on, -1 before."""
 
-    start: Any
-    end: Any
+    __slots__ = ("end", "ns", "start")
+
+    def __init__(self, start: Any, end: Any) -> None:
+        self.start, self.end, self.ns = start, end, -1
 
 
 class CudaDevice:
@@ -253,11 +255,13 @@ class CudaDevice:
         return self._events.pop() if self._events else self._cupy.cuda.Event()
 
     def elapsed_ns(self, marks: Sequence[Any]) -> list[int]:
-        elapsed = self._cupy.cuda.get_elapsed_time
-        found = [int(elapsed(mark.start, mark.end) * 1e6) for mark in marks]
-        for mark in marks[: _EVENTS_MAX - len(self._events)]:
-            self._events += mark
-        return found
+        for mark in marks:
+            if mark.ns < 0:
+                mark.ns = int(self._cupy.cuda.get_elapsed_time(mark.start, mark.end) * 1e6)
+                if len(self._events) < _EVENTS_MAX:
+                    self._events += (mark.start, mark.end)
+                mark.start = mark.end = None
+        return [mark.ns for mark in marks]
 
     def product(self, dtype: DType, out: Matrix, a: Matrix, b: Matrix) -> Any:
         """Halves are multiplied and added in f32, and rounded once. The library's matrices are columns of neighbours: ours are transposed
@@ -300,8 +304,9 @@ class CudaDevice:
         return self._handle
 
     def wait(self, mark: _Mark) -> None:
-        with self._told("the device stopped"):
-            mark.end.synchronize()
+        if mark.end is not None:
+            with self._told("the device stopped"):
+                mark.end.synchronize()
 
     def finish(self) -> None:
         with self._told("the device stopped"):

@@ -23,7 +23,7 @@ from tests.support.results import compare
 from tests.support.stack import EmbeddedStack, plain_environment
 
 SCRIPTS = Path(__file__).parent / "scripts"
-COMPARED = "mlp cnn llama amp masks kernels".split()
+COMPARED = "mlp cnn llama amp masks raw_kernels".split()
 MORE = "gpt2 rnn lora t5 vision attention indexing loader saving".split()
 COMPUTED_IN = {"amp": torch.bfloat16}
 DEVICE_ONLY = ["cuda_calls", "mistakes", "odd_values", "asserts"]

@@ -94,10 +94,11 @@ def _own(build: Build, out: Operand, a: Operand, b: Operand) -> bool:
         return False
     over = merged(out.shape[:-2], {name: x.strides[:-2] for name, x in operands.items()})
     scattered = prod(over.sizes) > _LOOPS_MAX * max(over.sizes)
-    copied = {name for name, x in operands.items() if blas_layout(x.shape, x.strides) is None or (scattered and not is_contiguous(x))}
+    copied = [name for name, x in operands.items() if blas_layout(x.shape, x.strides) is None or (scattered and not is_contiguous(x))]
     given = {name: build.temp(x.dtype, x.shape) if name in copied else x for name, x in operands.items()}
-    for name in copied - {"out"}:
-        copy(build, operands[name], given[name])
+    for name in copied:
+        if name != "out":
+            copy(build, operands[name], given[name])
     if copied:
         over = merged(out.shape[:-2], {name: x.strides[:-2] for name, x in given.items()})
     build.product(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jit.accel.device import Request
 from jit.accel.engine import AccelEngine
 from jit.accel.library import LOWER
 from jit.accel.lowering import TILED_LENGTH_MIN
@@ -159,6 +160,27 @@ def test_a_device_offers_what_is_free_but_for_what_it_needs_itself() -> None:
         engine = create_engine("cuda", cache_dir=None, threads=1, vram_bytes=1 << 20)
         assert engine.info.vram_bytes == 1 << 20, "what the operator says"
         engine.close()
+
+
+def test_a_launch_took_as_long_whenever_it_is_asked_for(driver: Driver) -> None:
+    """A slice of a user's kernel is asked for when it is done, and again for the account of its run: later launches change nothing."""
+    device = CudaDevice(ObjectCache(None))
+    case = CASES["streaming/vadd"]
+    (kernel,) = device.compile([Request(build(case).verified, case.block)])
+    memory, state = device.allocate(1 << 16), device.allocate(64)
+    table = device.allocate(1 << 12)
+
+    def launched() -> Any:
+        mark = device.launch(kernel, 0x1, [memory] * 3, table, 0, state, None)
+        device.finish()
+        return mark
+
+    first = launched()
+    took = device.elapsed_ns([first])
+    second = launched()
+    device.wait(first)
+    assert device.elapsed_ns([first, second]) == took * 2 and took[0] > 0
+    device.close()
 
 
 class TestDriver:
