@@ -17,6 +17,7 @@ from jit.accel.device import Request
 from jit.accel.engine import AccelEngine
 from jit.accel.library import LOWER
 from jit.accel.lowering import TILED_LENGTH_MIN
+from jit.accel.tables import KernelStep, ProductStep
 from jit.backends import FUEL, create_engine
 from jit.cache import ObjectCache
 from jit.cuda import CudaDevice
@@ -37,6 +38,8 @@ from tests.unit.test_jit.conftest import checker, run
 from tests.unit.test_jit.lowered_programs import PROGRAMS
 from tests.unit.test_jit.lowered_programs import program as named_program
 from tests.unit.test_jit.programs import column_sums, random_program
+from wis.builder import Builder
+from wis.dtypes import DType
 from wis.kernel.verify import verify_kernel
 from wis.ops import OPS
 
@@ -123,6 +126,28 @@ def test_every_library_kernel_leaves_the_same_bits(engine: AccelEngine, compared
     ops = [op for op in OPS if op.name == name]
     assert one_round(engine, ops, 1)[1] == ""
     assert compared.tally.wrong == []
+
+
+@pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
+@pytest.mark.parametrize(("batch", "copies"), [((3, 5), 0), ((66, 67), 3)], ids=["in turn", "too many in turn"])
+def test_products_of_matrices_in_another_order(driver: Driver, defining: Engine, batch: tuple[int, int], copies: int, dtype: DType) -> None:
+    """Heads of attention lie between the elements of a sequence: the products of one dimension run together, those of the other in turn,
+    or all operands are copied first, the result last."""
+    b, (n, m), (rows, inner, columns) = Builder(), batch, (2, 3, 4)
+    a = b.operand(b.external(dtype, (m, rows, n, inner)), dtype, (n, m, rows, inner), (inner, rows * n * inner, n * inner, 1))
+    x = b.operand(
+        b.external(dtype, (m, n, columns, inner)), dtype, (n, m, inner, columns), (columns * inner, n * columns * inner, 1, inner)
+    )
+    out = b.operand(b.created(dtype, (m, n, rows, columns)), dtype, (n, m, rows, columns), (rows * columns, n * rows * columns, columns, 1))
+    b.emit("matmul", out, [a, x])
+    rng = np.random.default_rng(0)
+    inputs = {o.buffer: rng.integers(-4, 5, o.numel).astype(dtype.numpy) for o in (a, x)}  # sums are exact in any order
+    engine = AccelEngine(CudaDevice(ObjectCache(None)), "cuda", EngineConfig(None, 1, 1 << 28, FUEL["cuda"]))
+    checker(engine, defining)(b, inputs)
+    (plan,) = engine.plans()
+    assert sum(isinstance(step, KernelStep) for step in plan.steps) == copies
+    assert sum(isinstance(step, ProductStep) for step in plan.steps) == 1
+    engine.close()
 
 
 def test_products_over_no_elements_touch_no_memory(engine: AccelEngine) -> None:
