@@ -122,14 +122,14 @@ class _Maker:
         """Two groups that both feed this instruction become one, where the earlier one stands, if the later one can move there."""
         if len(reads) < 2 or c.total == 1:
             return False
-        makers = [
+        makers = (
             step
             for step in self._candidates(reads)
             if (group := step.group) is not None and group.total == c.total and any(group.makes(x) for x in reads)
-        ][:2]
-        if len(makers) < 2:
+        )
+        late, early = next(makers, None), next(makers, None)
+        if late is None or early is None:
             return False
-        late, early = makers
         moved_reads = [x for xs in late.reads.values() for x in xs]
         moved_writes = [x for xs in late.writes.values() for x in xs]
         passed = (step for step in self._related((*moved_reads, *moved_writes)) if early.number < step.number < late.number)
