@@ -81,7 +81,11 @@ FAULTS: Final = (
     Fault("jit/cuda.py", "a read does not wait for the stream",
           "        if nbytes:\n            self.finish()\n", "        if nbytes:\n"),
     Fault("jit/cuda.py", "the last block is not launched", "(count, 1, 1)", "(max(1, count - 1), 1, 1)"),
-    Fault("jit/cuda.py", "the row of the table is forgotten", "[table.address, at, state", "[table.address, 0, state"),
+    Fault("jit/cuda.py", "the row of the table is forgotten", "table.address, at, state", "table.address, 0, state"),
+    Fault("jit/cuda.py", "no operand of a product is transposed",
+          "blas.CUBLAS_OP_N if x is turned else blas.CUBLAS_OP_T", "blas.CUBLAS_OP_N"),
+    Fault("jit/cuda.py", "a product begins at the first matrix of its batch", "_address(x, index,", "_address(x, (0,) * len(index),"),
+    Fault("jit/kernels/lower.py", "sums of a tile meet one column further", 'a.same("mul", half, self.across)', 'half'),
     Fault("jit/cuda.py", "new memory is not set to zero", "        self.zero(buffer, 0, size)\n", ""),
     Fault("jit/cuda.py", "products and sums are contracted", '"--fmad=false"', '"--fmad=true"'),
 )  # fmt: skip
