@@ -74,17 +74,32 @@ class _Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-def gpt_train(device: str) -> Step:
-    """A GPT of 4 layers, width 256, batch 8 x 128, AdamW."""
+def _gpt(
+    device: str, *, layers: int, heads: int, width: int, vocabulary: int, batch: int, context: int, rate: float,
+    fused: bool | None = None, dtype: torch.dtype = torch.float32,
+) -> Step:  # fmt: skip
+    """Training of a GPT; its forward pass under autocast where ``dtype`` is not f32."""
     torch.manual_seed(0)
-    vocabulary, width, context = 100, 256, 128
     tokens, positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-    head = nn.Sequential(*(_Block(width, 4) for _ in range(4)), nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False))
+    head = nn.Sequential(*(_Block(width, heads) for _ in range(layers)), nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False))
     model = nn.ModuleList([tokens, positions, head]).to(device)
-    x, y = (torch.randint(0, vocabulary, (8, context)).to(device) for _ in range(2))
+    x, y = (torch.randint(0, vocabulary, (batch, context)).to(device) for _ in range(2))
     index = torch.arange(context).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    return _train(model, optimizer, lambda: F.cross_entropy(head(tokens(x) + positions(index)).view(-1, vocabulary), y.view(-1)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, fused=fused)
+
+    def loss() -> torch.Tensor:
+        return F.cross_entropy(head(tokens(x) + positions(index)).view(-1, vocabulary).float(), y.view(-1))
+
+    def autocast() -> torch.Tensor:
+        with torch.autocast(device, dtype):
+            return loss()
+
+    return _train(model, optimizer, loss if dtype is torch.float32 else autocast)
+
+
+def gpt_train(device: str) -> Step:
+    """4 layers, width 256, batch 8 x 128, AdamW."""
+    return _gpt(device, layers=4, heads=4, width=256, vocabulary=100, batch=8, context=128, rate=1e-3)
 
 
 def llama_decode(device: str) -> Step:
@@ -119,21 +134,10 @@ def llama_decode(device: str) -> Step:
 
 
 def _gpt2_small(device: str, dtype: torch.dtype) -> Step:
-    """A GPT of 12 layers, width 768, 16 x 512 tokens, fused AdamW."""
-    torch.manual_seed(0)
-    vocabulary, width, context = 16_384, 768, 512
-    tokens, positions = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
-    head = nn.Sequential(*(_Block(width, 12) for _ in range(12)), nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False))
-    model = nn.ModuleList([tokens, positions, head]).to(device)
-    x, y = (torch.randint(0, vocabulary, (16, context)).to(device) for _ in range(2))
-    index = torch.arange(context).to(device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-
-    def loss() -> torch.Tensor:
-        with torch.autocast(device, dtype, enabled=dtype is not torch.float32):
-            return F.cross_entropy(head(tokens(x) + positions(index)).view(-1, vocabulary).float(), y.view(-1))
-
-    return _train(model, optimizer, loss)
+    """12 layers, width 768, batch 16 x 512, fused AdamW."""
+    return _gpt(
+        device, layers=12, heads=12, width=768, vocabulary=16_384, batch=16, context=512, rate=1e-4, fused=True, dtype=dtype,
+    )  # fmt: skip
 
 
 def resnet(device: str) -> Step:
