@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import product
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from blake3 import blake3
@@ -267,31 +268,23 @@ class CudaDevice:
         """Halves are multiplied and added in f32, and rounded once. The library's matrices are columns of neighbours: ours are transposed
         to it, so that out = a b is out^T = b^T a^T."""
         self._device.use()
-        blas = self._blas
-        turned, leading = blas_layout(out.shape, out.strides) or (False, 0)
-        rows, columns = out.shape[-2:]
-        inner = a.shape[-1]
-        first, second = (a, b) if turned else (b, a)
-        sizes = (rows, columns) if turned else (columns, rows)
-        (first_turned, first_leading), (second_turned, second_leading) = (
-            blas_layout(x.shape, x.strides) or (False, 0) for x in (first, second)
-        )
-        operations = [blas.CUBLAS_OP_N if x is turned else blas.CUBLAS_OP_T for x in (first_turned, second_turned)]
+        blas, calls = self._blas, _calls(*((x.shape, x.strides) for x in (out, a, b)))
+        first, second = (a, b) if calls.turned else (b, a)
+        operations = [blas.CUBLAS_OP_T if transposed else blas.CUBLAS_OP_N for transposed in calls.transposed]
         kind, wide = self._types[dtype], dtype is DType.F64
         computed = blas.CUBLAS_COMPUTE_64F if wide else blas.CUBLAS_COMPUTE_32F
         one, zero = (_NUMBERS[wide][x:].ctypes.data for x in (0, 1))
-        batch = max(range(len(out.shape) - 2), key=lambda d: out.shape[d])
-        others = (range(1 if d == batch else size) for d, size in enumerate(out.shape[:-2]))
-        indices: list[tuple[int, ...]] = list(product(*others))
+        (first_leading, second_leading, leading), (first_step, second_step, step) = calls.leading, calls.steps
+        starts = [int(x.buffer.address) + x.offset for x in (first, second, out)]
         start, end = self._event(), self._event()
         with self._told("a matrix product failed"), self._stream:  # CuPy's calls of the library are on the thread's current stream
             start.record(self._stream)
-            for index in indices:
-                places = [_address(x, index, dtype.itemsize) for x in (first, second, out)]
+            for offsets in calls.offsets:
+                places = [at + offset * dtype.itemsize for at, offset in zip(starts, offsets, strict=True)]
                 blas.gemmStridedBatchedEx(
-                    self._products(), *operations, *sizes, inner, one, places[0], kind, first_leading, first.strides[batch],
-                    places[1], kind, second_leading, second.strides[batch], zero, places[2], kind, leading, out.strides[batch],
-                    out.shape[batch], computed, blas.CUBLAS_GEMM_DEFAULT,
+                    self._products(), *operations, *calls.sizes, one, places[0], kind, first_leading, first_step,
+                    places[1], kind, second_leading, second_step, zero, places[2], kind, leading, step,
+                    calls.n_matrices, computed, blas.CUBLAS_GEMM_DEFAULT,
                 )  # fmt: skip
             end.record(self._stream)
         return _Mark(start, end)
@@ -322,9 +315,43 @@ class CudaDevice:
             self._guard.close()
 
 
-def _address(x: Matrix, index: Sequence[int], itemsize: int) -> int:
-    """Where the matrix at ``index`` of the batch begins."""
-    return int(x.buffer.address) + x.offset + itemsize * sum(i * s for i, s in zip(index, x.strides, strict=False))
+_Form = tuple[tuple[int, ...], tuple[int, ...]]
+"""Shape and strides of an operand of a product."""
+
+
+class _Calls(NamedTuple):
+    """A product as calls of the library, each of ``n_matrices``. ``turned``: out is what the library calls a matrix, else its transpose
+    is, and ``b`` is the first operand. ``transposed``: of first and second operand; ``leading``, ``steps``: of first, second and out,
+    from a column to the next and from a matrix to the next, in elements; ``offsets``: of these, for each call."""
+
+    turned: bool
+    transposed: tuple[bool, bool]
+    sizes: tuple[int, int, int]
+    leading: tuple[int, ...]
+    steps: tuple[int, ...]
+    offsets: tuple[tuple[int, ...], ...]
+    n_matrices: int
+
+
+@lru_cache(maxsize=4096)
+def _calls(out: _Form, a: _Form, b: _Form) -> _Calls:
+    """The largest dimension of the batch is that of one call."""
+    turned, _ = blas_layout(*out) or (False, 0)
+    operands = (a, b, out) if turned else (b, a, out)
+    layouts = [blas_layout(*x) or (False, 0) for x in operands]
+    rows, columns = out[0][-2:]
+    batch = out[0][:-2]
+    together = max(range(len(batch)), key=lambda d: batch[d])
+    indices = list(product(*(range(1 if d == together else size) for d, size in enumerate(batch))))
+    return _Calls(
+        turned,
+        (layouts[0][0] is not turned, layouts[1][0] is not turned),
+        (*((rows, columns) if turned else (columns, rows)), a[0][-1]),
+        tuple(leading for _, leading in layouts),
+        tuple(strides[together] for _, strides in operands),
+        tuple(tuple(sum(i * s for i, s in zip(index, strides, strict=False)) for _, strides in operands) for index in indices),
+        batch[together],
+    )
 
 
 def compile_job(payload: bytes) -> bytes:
