@@ -21,6 +21,7 @@ from typing import Any, Final
 from benchmarks import rgpu
 from benchmarks.ops import OPS
 from benchmarks.workloads import LARGE, WORKLOADS
+from tests.support.kernel_devices import gpu_name
 from tests.support.stack import ROOT, EmbeddedStack, plain_environment
 
 _ROUNDS: Final = 7
@@ -182,14 +183,6 @@ def main() -> None:
     print(text)
     if names == everything and len(steps) == len([name for name in names if name != "ops"]):
         (Path(ROOT) / "docs" / ("benchmarks.md" if options.backend == "host" else "benchmarks-cuda.md")).write_text(text)
-
-
-def gpu_name() -> str:
-    """The GPU of this machine, as its driver calls it."""
-    from jit.cache import ObjectCache
-    from jit.cuda import CudaDevice
-
-    return CudaDevice(ObjectCache(None)).facts.name
 
 
 if __name__ == "__main__":

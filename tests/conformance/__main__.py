@@ -23,7 +23,7 @@ from typing import Any
 from tests.conformance.client import rows_of, run_rows, unknown_names
 from tests.conformance.document import document, lines
 from tests.conformance.harness import DTYPES, Outcome, op_name
-from tests.conformance.wire import Record, run_on_wire
+from tests.conformance.wire import Record, add_kept, read_kept, run_on_wire
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _PUBLISHED = {
@@ -75,7 +75,7 @@ def _arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _in_process(plan: dict[str, Any], backend: str, kept: Path | None, *, cut: bool) -> Record:
-    """Every row in this process, with the backend in this process as well. ``kept``: outcomes are added to this file as they come."""
+    """Every row in this process, with the backend in this process as well. ``kept``: as for ``run_on_wire``."""
     from tests.support.cutting import CutEngine
     from tests.support.loopback import LoopbackLink
     from wooly.activation import activate
@@ -89,20 +89,19 @@ def _in_process(plan: dict[str, Any], backend: str, kept: Path | None, *, cut: b
     link = LoopbackLink(CutEngine(engine) if cut else engine)
     activate(Config(local_gpu=True), lambda: link)
     rows = rows_of(plan)
-    record, start = Record(sessions=1), time.monotonic()
+    record, made, start = Record(sessions=1), read_kept(kept), time.monotonic()
 
     def write(number: int, outcome: Outcome | None) -> None:
         _progress(number, op_name(rows[number][0].op))
         if outcome is not None:
-            record.outcomes.append(outcome)
-            if kept is not None:
-                with kept.open("a") as file:
-                    file.write(json.dumps(outcome.plain()) + "\n")
+            made[number] = outcome
+            add_kept(kept, number, outcome)
 
-    while not run_rows(rows, len(record.outcomes), write):
+    while not run_rows(rows, 0, write, made):
         record.sessions_lost += 1
         record.sessions += 1
         link.forget_fault()
+    record.outcomes = [made[number] for number in sorted(made)]
     record.seconds = time.monotonic() - start
     return record
 
@@ -139,7 +138,7 @@ def _record(text: str) -> Record:
 
 def _crashed(kept: Path, part: dict[str, Any], status: int) -> Record:
     """Of a process that ended without a report, in the row after those it kept; which that is, it alone knew."""
-    outcomes = [Outcome(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []
+    outcomes = list(read_kept(kept).values())
     last = f"after {outcomes[-1].name} in {outcomes[-1].dtype}" if outcomes else f"first of every {part['every']} from {part['first']}"
     crash = Outcome(f"({last})", "", "forward")
     crash.add("wrong", "", f"the process ended with {status}", set())

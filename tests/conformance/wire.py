@@ -19,7 +19,7 @@ from tests.conformance.harness import Outcome
 from tests.support.node import Node
 from tests.support.stack import ROOT, plain_environment
 
-__all__ = ["Record", "run_on_wire"]
+__all__ = ["Record", "add_kept", "read_kept", "run_on_wire"]
 
 _STANDSTILL_S = 600.0
 """A row that takes longer is given up."""
@@ -45,12 +45,24 @@ class Record:
     seconds: float = 0.0
 
 
+def read_kept(kept: Path | None) -> dict[int, Outcome]:
+    """The outcomes in a file, by number of the row; none where there is no file."""
+    lines = kept.read_text().splitlines() if kept is not None and kept.exists() else []
+    return {number: Outcome(**outcome) for number, outcome in map(json.loads, lines)}
+
+
+def add_kept(kept: Path | None, number: int, outcome: Outcome) -> None:
+    """Add an outcome to that file, if there is to be one."""
+    if kept is not None:
+        with kept.open("a") as file:
+            file.write(json.dumps([number, outcome.plain()]) + "\n")
+
+
 def run_on_wire(plan: Plan, progress: Callable[[int, str], None], backend: str = "host", kept: Path | None = None) -> Record:
     """Run every row of ``plan`` through client, bus and node. ``kept``: outcomes are added to this file as they come, a line of JSON each;
     those that it holds are not made again."""
     record = Record()
-    lines = kept.read_text().splitlines() if kept is not None and kept.exists() else []
-    made = {number: Outcome(**outcome) for number, outcome in map(json.loads, lines)}
+    made = read_kept(kept)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -81,9 +93,7 @@ def _one_client(
 
     def keep(number: int, outcome: Outcome) -> None:
         made[number] = outcome
-        if kept is not None:
-            with kept.open("a") as file:
-                file.write(json.dumps([number, outcome.plain()]) + "\n")
+        add_kept(kept, number, outcome)
 
     with out.open() as written:
         begun = ""

@@ -41,6 +41,7 @@ __all__ = [
     "PreparedKernel",
     "ReferenceKernels",
     "cuda_kernels",
+    "gpu_name",
     "opencl_kernels",
 ]
 
@@ -257,6 +258,13 @@ def cuda_kernels() -> AccelKernels:
     from jit.cuda import CudaDevice
 
     return AccelKernels(CudaDevice(ObjectCache(None)))
+
+
+def gpu_name() -> str:
+    """The GPU of this machine, as its driver calls it."""
+    from jit.cuda import CudaDevice
+
+    return CudaDevice(ObjectCache(None)).facts.name
 
 
 KERNEL_DEVICES: Final[dict[str, Callable[[], KernelDevice]]] = {

@@ -18,7 +18,8 @@ import msgspec
 
 from tests.conformance.cuda.faults import FAULTS, Caught, caught
 from tests.conformance.cuda.page import page
-from tests.conformance.cuda.parts import PARTS, Part, gpu_name
+from tests.conformance.cuda.parts import PARTS, Part
+from tests.support.kernel_devices import gpu_name
 
 _DOCS = Path(__file__).parents[3] / "docs"
 

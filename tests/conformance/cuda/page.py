@@ -18,12 +18,6 @@ faults that the comparison sees, is in [The CUDA emitter, executed without a GPU
 Every launch is executed a second time by the definition of the kernel tier (for models: on `host`), and all bytes of the buffers are
 compared. Kernels with a strict form, and all of the corpus, must leave the same bits (any NaN is any NaN); *near* are kernels of
 functions without a strict form, or that add floats in the order in which threads arrive.
-
-| part | programs | kernels | launches | equal bits | near | refused | wrong |
-|---|---:|---:|---:|---:|---:|---:|---:|
-{rows}
-
-{parts}
 """
 _HEAD = """# The CUDA emitter, executed without a GPU
 
@@ -39,7 +33,8 @@ again, the number of arguments must be the declared one, and an access outside o
 without the way through CUDA C) and compares all bytes of the buffers. Kernels with a strict form, and all of the corpus, must leave the
 same bits (any NaN is any NaN); *near* are kernels of functions without a strict form, or that add floats in the order in which threads
 arrive.
-
+"""
+_TABLE = """
 | part | programs | kernels | launches | equal bits | near | refused | wrong |
 |---|---:|---:|---:|---:|---:|---:|---:|
 {rows}
@@ -68,7 +63,7 @@ def page(parts: Sequence[Part], found: Sequence[Caught], device: str = "") -> st
     ]
     about = [f"- *{p.name}*: {p.what}." for p in parts]
     troubles = [f"- {p.name}: {text}" for p in parts for text in (*p.refused, *p.wrong)]
-    text = (_GPU_HEAD if device else _HEAD).format(rows="\n".join(rows), parts="\n".join(about), device=device)
+    text = (_GPU_HEAD.format(device=device) if device else _HEAD) + _TABLE.format(rows="\n".join(rows), parts="\n".join(about))
     if troubles:
         text += "\n## Refused or wrong\n\n" + "\n".join(troubles) + "\n"
     if found:

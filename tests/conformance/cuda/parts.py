@@ -39,7 +39,7 @@ from tests.unit.test_jit.programs import random_program
 from wis.kernel.verify import verify_kernel
 from wis.ops import OPS
 
-__all__ = ["MODELS", "PARTS", "Part", "gpu_name"]
+__all__ = ["MODELS", "PARTS", "Part"]
 
 MODELS: Final = ("mlp", "cnn", "gpt2", "llama")
 _COARSE: Final = ("gelu", "softmax", "log_softmax_dx", "layer_norm", "layer_norm_dwb", "sdpa", "sdpa_dx", "adamw")
@@ -74,11 +74,6 @@ class Part(msgspec.Struct):
 
 def _sentence(name: str, error: Exception) -> str:
     return f"{name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def gpu_name() -> str:
-    """The GPU of this machine, as its driver calls it."""
-    return CudaDevice(ObjectCache(None)).facts.name
 
 
 def _driver(*, on_gpu: bool, memory_bytes: int = 1 << 40) -> AbstractContextManager[Driver | None]:
