@@ -10,6 +10,9 @@ its own is on a bus that authenticates its clients; of such a node
 3. in each interval the usage of a device is at most wall time x cores, and wall time x bytes of memory;
 4. the intervals of a device are together no longer than the time during which it had open sessions that count, by the broker's clock.
 
+When a task is displaced, what its sessions on the node were charged so far may be repeated elsewhere without a charge (``displaced_ns`` of
+usage, the word of a client), and no more. If the node was lost, what they use from then on is not charged: their work is repeated.
+
 So a stolen key charges for sessions that keys of the tenant could have had, and no more than the node could have delivered meanwhile. Of a
 node without a key nothing is checked: its bus does not authenticate its clients.
 """
@@ -28,6 +31,7 @@ from bus_schemas.events import (
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
+    TaskDisplaced,
     TaskPlaced,
     TaskSubmitted,
     UsageRecorded,
@@ -51,15 +55,25 @@ class _Task(msgspec.Struct, array_like=True):
     tenant: str
     hosts: dict[str, None] = {}
     """Nodes on which it was placed."""
+    given_up: dict[str, None] = {}
+    """Nodes that were lost when it was displaced, and where it was not placed again."""
+    displaced: bool = False
+    """Its sessions are being ended, because it is to run elsewhere."""
+    repeatable_ns: int = 0
+    """Core time that was charged, and may be repeated without a charge."""
 
 
-class _Session(msgspec.Struct, array_like=True, frozen=True):
+class _Session(msgspec.Struct, array_like=True):
     """An open session that counts."""
 
     tenant: str
     task: str
     gpu: int
     title: str
+    given_up: bool = False
+    """Its task was displaced while the node was lost."""
+    charged_ns: int = 0
+    """Its core time so far, as far as it was charged."""
 
 
 class _Lent(msgspec.Struct, array_like=True):
@@ -125,7 +139,11 @@ class Evidence(msgspec.Struct, array_like=True):
                 self.tasks.setdefault(event.task, _Task(event.tenant))
             case TaskPlaced():
                 if event.task in self.tasks:
-                    self.tasks[event.task].hosts[event.node] = None
+                    task = self.tasks[event.task]
+                    task.hosts[event.node], task.displaced = None, False
+                    task.given_up.pop(event.node, None)
+            case TaskDisplaced():
+                self._displaced(event)
             case NodeRegistered():
                 self.devices[event.node] = {
                     device.index: (min(device.cores, CORES_MAX), min(device.vram_bytes, DEVICE_BYTES_MAX))
@@ -135,8 +153,11 @@ class Evidence(msgspec.Struct, array_like=True):
                 return self._opened(event, stored_ns)
             case SessionClosedFact():
                 known = self.sessions.get(event.node, {}).pop(event.session, None)
-                if known is not None and event.node in self.nodes:
-                    self._lent(event.node, known.gpu).closed(stored_ns)
+                if known is not None:
+                    if known.task in self.tasks and self.tasks[known.task].displaced:
+                        self._may_repeat(known)
+                    if event.node in self.nodes:
+                        self._lent(event.node, known.gpu).closed(stored_ns)
             case _:
                 pass
         return ""
@@ -151,6 +172,40 @@ class Evidence(msgspec.Struct, array_like=True):
         """The title of the session that used it."""
         known = self.sessions.get(usage.node, {}).get(usage.session)
         return known.title if known is not None else ""
+
+    def given_up(self, usage: UsageRecorded) -> bool:
+        """Whether its session does not count any more, because its task was displaced while the node was lost."""
+        known = self.sessions.get(usage.node, {}).get(usage.session)
+        return known is not None and known.given_up
+
+    def charged_ns(self, usage: UsageRecorded) -> int:
+        """The core time of usage that is believed, without what is repeated: taken off what the task may repeat."""
+        task = self.tasks.get(usage.task)
+        free_ns = min(usage.displaced_ns, task.repeatable_ns) if task is not None else 0
+        if task is not None:
+            task.repeatable_ns -= free_ns
+        core_ns = usage.charged_core_ns - free_ns
+        known = self.sessions.get(usage.node, {}).get(usage.session)
+        if known is not None:
+            known.charged_ns += core_ns - usage.compile_ns
+        return core_ns
+
+    def _displaced(self, event: TaskDisplaced) -> None:
+        task = self.tasks.get(event.task)
+        if task is None:
+            return
+        if not event.lost:
+            task.displaced = True
+            return
+        task.given_up[event.node] = None
+        for session in self.sessions.get(event.node, {}).values():
+            if session.task == event.task and not session.given_up:
+                session.given_up = True
+                self._may_repeat(session)
+
+    def _may_repeat(self, session: _Session) -> None:
+        self.tasks[session.task].repeatable_ns += session.charged_ns
+        session.charged_ns = 0
 
     def refusal(self, usage: UsageRecorded, stored_ns: int) -> str:
         """Why this usage is not believed; empty: it is, and is taken off what the device may charge."""
@@ -172,7 +227,9 @@ class Evidence(msgspec.Struct, array_like=True):
             return ""  # announced again
         why = self._doubt(event) if event.node in self.nodes else ""
         if not why:
-            sessions[event.session] = _Session(event.tenant, event.task, event.gpu, title_of(event.title))
+            task = self.tasks.get(event.task)
+            given_up = task is not None and event.node in task.given_up
+            sessions[event.session] = _Session(event.tenant, event.task, event.gpu, title_of(event.title), given_up)
             if event.node in self.nodes:
                 self._lent(event.node, event.gpu).opened(event.at_ns, stored_ns)
         return why

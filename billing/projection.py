@@ -146,7 +146,8 @@ class BillingView(msgspec.Struct):
             device.unaccounted_core_ns.clear()
             self._doubt(fact.node, f"device {fact.gpu}", "its accounts do not follow its usage")
         # No meter says so; credits are given by grants.
-        if min(fact.core_ns - fact.recovered_ns, fact.recovered_ns, fact.byte_ms, fact.compile_ns) < 0:
+        repeated_ns = fact.recovered_ns + fact.displaced_ns
+        if min(fact.core_ns - repeated_ns, fact.recovered_ns, fact.displaced_ns, fact.byte_ms, fact.compile_ns) < 0:
             self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} serial {fact.serial} is less than nothing")
             return
         why = self.evidence.refusal(fact, stored_ns)
@@ -154,8 +155,10 @@ class BillingView(msgspec.Struct):
             self.unbelieved[fact.node] = self.unbelieved.get(fact.node, 0) + 1
             self._doubt(fact.node, f"usage of {fact.tenant}, not charged", why)
             return
+        if self.evidence.given_up(fact):
+            return
         price = self.tariff.at(self.tiers.tier_of(fact.tenant, fact.from_ns), fact.from_ns)
-        core_ns = fact.charged_core_ns
+        core_ns = self.evidence.charged_ns(fact)
         amount = charge(core_ns, fact.byte_ms, price)
         key = (fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node, self.evidence.title(fact))
         row = self.rows.setdefault(key, Row())

@@ -20,8 +20,8 @@ __all__ = [
     "DeviceFact", "NodeRegistered", "NodeLost", "NodeRecovered", "SessionOpenedFact", "SessionClosedFact", "UsageRecorded",
     "DeviceAccounted", "TaskSubmitted", "Considered", "TaskPlaced", "TaskRefused", "TaskStateChanged", "ConfigChanged", "TariffSet",
     "GrantRecorded", "LoadObserved", "TaskPriorityChanged", "SessionPriorityChanged", "GroupChanged", "TenantChanged", "UserChanged",
-    "KeyIssued", "KeyRevoked", "ActionTaken", "BudgetSet", "BudgetCrossed", "TierSet", "Event", "encode_events", "decode_events",
-    "split_events",
+    "KeyIssued", "KeyRevoked", "ActionTaken", "BudgetSet", "BudgetCrossed", "TierSet", "TaskDisplaced", "Event", "encode_events",
+    "decode_events", "split_events",
 ]  # fmt: skip
 
 
@@ -117,7 +117,8 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
     """One session, one interval on one device: [from_ns, to_ns) of the node's Unix time. ``core_ns``: launch time x cores occupied;
     ``byte_ms``: resident bytes x time; ``compile_ns``: time of the node's compiler, which takes one core of its processor and none of the
     device, so it is in no DeviceAccounted; ``recovered_ns``: of the core time, what repeated the work of a session whose memory the node
-    had lost, and is not charged. (node, epoch, gpu, serial) identifies the event; a repetition is ignored."""
+    had lost, and is not charged; ``displaced_ns``: of the core time, what the client says another node did before the task was displaced,
+    and is not charged as far as the log says so too. (node, epoch, gpu, serial) identifies the event; a repetition is ignored."""
 
     node: Recorded
     epoch: int
@@ -135,10 +136,11 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
     launches: int
     compile_ns: int = 0
     recovered_ns: int = 0
+    displaced_ns: int = 0
 
     @property
     def charged_core_ns(self) -> int:
-        """What the bill counts as core time."""
+        """What the bill counts as core time, if it believes none of ``displaced_ns``."""
         return self.core_ns - self.recovered_ns + self.compile_ns
 
 
@@ -413,11 +415,23 @@ class TierSet(msgspec.Struct, array_like=True, frozen=True, tag="tier.set.v1"):
     queued_tasks: int = 0
 
 
+class TaskDisplaced(msgspec.Struct, array_like=True, frozen=True, tag="task.displaced.v1"):
+    """A task that runs, or failed because its node was lost, waits for another place; its client repeats its work there. ``lost``: what it
+    had on ``node`` counts no longer, and is ended there if the node comes back; else its sessions there count until the node has ended
+    them. ``to``: the only node where it may be placed now; empty: any but ``node``, and if that was lost, any."""
+
+    at_ns: int
+    task: str
+    node: str
+    lost: bool
+    to: str = ""
+
+
 Event = (
     NodeRegistered | NodeLost | SessionOpenedFact | SessionClosedFact | UsageRecorded | DeviceAccounted | TaskSubmitted | TaskPlaced
     | TaskRefused | TaskStateChanged | ConfigChanged | TariffSet | GrantRecorded | NodeRecovered | LoadObserved | TaskPriorityChanged
     | SessionPriorityChanged | GroupChanged | TenantChanged | UserChanged | KeyIssued | KeyRevoked | ActionTaken | BudgetSet | BudgetCrossed
-    | TierSet
+    | TierSet | TaskDisplaced
 )  # fmt: skip
 
 _encoder: Final = msgspec.msgpack.Encoder()

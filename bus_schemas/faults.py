@@ -10,7 +10,7 @@ from typing import Final
 __all__ = [
     "MALFORMED", "OVERSIZED", "UNVERIFIABLE", "BAD_HANDLE", "QUOTA_EXCEEDED", "TRAP", "OUT_OF_FUEL", "KERNEL_REFUSED", "SESSION_LOST",
     "SESSION_UNKNOWN", "MEMORY_LOST", "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT",
-    "SWAP_CORRUPT", "BUDGET_EXCEEDED", "PRIORITY_CEILING", "QUOTA_REACHED", "CANCELLED", "ACCESS_DENIED",
+    "SWAP_CORRUPT", "BUDGET_EXCEEDED", "PRIORITY_CEILING", "QUOTA_REACHED", "CANCELLED", "ACCESS_DENIED", "DISPLACED",
 ]  # fmt: skip
 
 MALFORMED: Final = "MalformedBatch"
@@ -59,3 +59,5 @@ ACCESS_DENIED: Final = "AccessDenied"
 """The caller lacks the permission."""
 CANCELLED: Final = "TaskCancelled"
 """The session's task was cancelled."""
+DISPLACED: Final = "TaskDisplaced"
+"""The session's task is to run elsewhere: its client may open another session there, and repeat its batches."""

@@ -13,8 +13,9 @@ import msgspec
 from msgspec import Meta
 
 __all__ = [
-    "ADDRESSES_MAX", "DEVICES_MAX", "GROUPS_MAX", "MALFORMED", "NAME_CHARS_MAX", "QUOTA_USES_MAX", "RECORDED_CHARS_MAX", "RUNNING_MAX",
-    "TENANT_CHARS_MAX", "TEXT_CHARS_MAX", "TITLE_CHARS_MAX", "Name", "Recorded", "TenantName", "Text", "Title", "Trace",
+    "ADDRESSES_MAX", "DEVICES_MAX", "ENDED_MAX", "GROUPS_MAX", "MALFORMED", "NAME_CHARS_MAX", "QUOTA_USES_MAX", "RECORDED_CHARS_MAX",
+    "RUNNING_MAX", "SEQ_MAX", "TENANT_CHARS_MAX", "TEXT_CHARS_MAX", "TITLE_CHARS_MAX", "Name", "Recorded", "TenantName", "Text",
+    "Title", "Trace",
 ]  # fmt: skip
 
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -34,6 +35,10 @@ ADDRESSES_MAX: Final = 16
 """Of a node's data port."""
 RUNNING_MAX: Final = 2048
 """Sessions of one device that telemetry lists."""
+ENDED_MAX: Final = 1024
+"""Sessions that one request to a node names, to be ended."""
+SEQ_MAX: Final = 1 << 62
+"""Numbers of batches are below it."""
 QUOTA_USES_MAX: Final = 128
 """Quotas of tenants that a node's telemetry lists."""
 

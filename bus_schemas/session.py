@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from bus_schemas.batch import LIMITS, Fault, Limits
 from bus_schemas.events import Outcome
-from bus_schemas.limits import DEVICES_MAX, Name, TenantName, Text, Title, Trace
+from bus_schemas.limits import DEVICES_MAX, ENDED_MAX, Name, TenantName, Text, Title, Trace
 from bus_schemas.quotas import Excess
 from bus_schemas.terms import TaskTerms
 
@@ -62,8 +62,9 @@ class OpenSession(msgspec.Struct, frozen=True):
     ``weight``: its part of core time beside others of its priority. ``sla_ms_p99``: the latency that 99 of 100 of its batches shall have
     (P0 only), 0: none. ``pace_percent``: the most of the device's core time it may take, 0: no bound. ``vram_wait_ms``: how long a batch
     may wait for memory that others hold before it fails, 0: not at all. ``traceparent`` (W3C): of the session's trace, or empty.
-    ``replaces``: the session whose memory the node has lost and whose batches are repeated in this one, or empty; a repeated batch has a
-    number lower by ``skips`` here."""
+    ``replaces``: the session whose memory was lost and whose batches are repeated in this one, or empty; a repeated batch has a number
+    lower by ``skips`` here. ``repeats``: the last number here of a batch that was executed there, as the client says; counts where the
+    node does not know the lost session, because it was another node's."""
 
     session: Name
     tenant: TenantName
@@ -83,6 +84,7 @@ class OpenSession(msgspec.Struct, frozen=True):
     traceparent: Trace = ""
     replaces: Name = ""
     skips: int = 0
+    repeats: int = 0
 
     @property
     def terms(self) -> TaskTerms:
@@ -191,15 +193,19 @@ class NodeStats(msgspec.Struct, frozen=True):
 
 
 class EndTask(msgspec.Struct, frozen=True):
-    """End every session of a task, now: what runs is stopped where it can be, what waits is dropped. ``by``: who wishes it, for the
-    sessions' error. The same again changes nothing."""
+    """End sessions of a task, now: what runs is stopped where it can be, what waits is dropped. ``by``: who wishes it, for the sessions'
+    error. ``displaced``: the task is not cancelled, but is to run elsewhere. ``sessions``: those to end; empty: all. The same again changes
+    nothing."""
 
     task: Name
     by: Text = ""
+    displaced: bool = False
+    sessions: Annotated[tuple[Name, ...], Meta(max_length=ENDED_MAX)] = ()
 
 
 class TaskEnded(msgspec.Struct, frozen=True):
-    """``sessions``: of the task, open here and ending; each is over when its SessionClosedFact (reason ``cancelled``) says so."""
+    """``sessions``: of the task, open here and ending; each is over when its SessionClosedFact (reason ``cancelled`` or ``displaced``)
+    says so."""
 
     node: str
     epoch: int

@@ -225,6 +225,7 @@ _BY_FAULT: dict[str, type[WoolyError]] = {
     "NoServerError": NoServerError,
     "NodeLostError": NodeLostError,
     "MemoryLost": NodeLostError,
+    "TaskDisplaced": NodeLostError,
     "SessionLostError": SessionLostError,
     "SessionUnknown": SessionLostError,
     "PlacementError": PlacementError,

@@ -33,7 +33,7 @@ from wooly.transport.batches import BatchEncoder
 from wooly.transport.bus import BusThread, NoAnswer, bus_credentials
 from wooly.transport.data_port import DataPort
 from wooly.transport.halt import Halt
-from wooly.transport.opening import Replace, open_on_node
+from wooly.transport.opening import Lost, Opening
 from wooly.transport.patience import Outage
 from wooly.transport.replay import Kept, ReplayLog, groups
 from wooly.transport.trace import Tracer
@@ -49,6 +49,8 @@ _REFUSED_S: Final = 20.0
 """How long the bus may refuse our key: it refuses all keys while no controller runs."""
 _LEASE_S: Final = 5.0
 """Between two pings for the lease, at most."""
+_LOOK_S: Final = 1.0
+"""Between two questions whether the task is placed elsewhere."""
 _FROZEN_S: Final = 2 * (_PING_S + _WATCH_S)
 """When the watcher sleeps longer, this process was suspended: that is no silence of the node."""
 _STALLED_S: Final = 2.0
@@ -110,6 +112,8 @@ class _Rebuild:
     repeated: dict[int, tuple[Kept, bool]] = field(default_factory=dict)
     #: since a batch was answered for the first time
     attempts: int = 0
+    #: the task is to leave the node
+    displaced: bool = False
 
 
 class Session:
@@ -122,17 +126,16 @@ class Session:
         tracer: Tracer | None = None,
         *,
         wait_s: float = 120.0,
-        replace: Replace | None = None,
+        opening: Opening | None = None,
         log_bytes: int = 0,
         target_s: float = 30.0,
     ) -> None:
-        """``wait_s``: how long a node that does not answer is waited for. ``replace``: opens a session on the node in the place of this
-        one, which its replay log of ``log_bytes`` builds again (see ``wooly.transport.opening``). ``target_s``: how much work is repeated
-        then, at most, where images cost little."""
+        """``wait_s``: how long a node that does not answer is waited for. ``opening``: opens sessions in the place of this one, which its
+        replay log of ``log_bytes`` builds again. ``target_s``: how much work is repeated then, at most, where images cost little."""
         self._bus = bus
         self._wait_s = wait_s
-        self._replace = replace
-        self._log = ReplayLog(log_bytes if replace is not None else 0)
+        self._opening = opening
+        self._log = ReplayLog(log_bytes if opening is not None else 0)
         self._recoverable = self._log.whole
         self._rebuild = _Rebuild()
         self._target_s = target_s
@@ -158,6 +161,8 @@ class Session:
         self._envelope_bytes = 0
         self._heard_s = time.monotonic()
         self._watcher: asyncio.Task[None] | None = None
+        self._looking: asyncio.Future[None] | None = None
+        self._looked_s = 0.0
         self._shaken = asyncio.Event()
         self.totals: SessionClosed | None = None
         #: of the sessions that this one took the place of
@@ -479,8 +484,9 @@ class Session:
         if done.needs:
             self._send_bodies(done)
             return
-        if done.fault is not None and done.fault.name in (faults.MEMORY_LOST, faults.SESSION_UNKNOWN):
-            self._lost(done.session, self._refusal[1] if self._refusal is not None else self._exception(done, done.fault))
+        if done.fault is not None and done.fault.name in (faults.MEMORY_LOST, faults.SESSION_UNKNOWN, faults.DISPLACED):
+            fault = self._refusal[1] if self._refusal is not None else self._exception(done, done.fault)
+            self._lost(done.session, fault, displaced=done.fault.name == faults.DISPLACED)
             return
         if done.fault is not None and (done.fault.fatal or done.seq == 0):
             # A refusal that was not raised yet is the cause: later batches fail for lack of its results.
@@ -517,16 +523,17 @@ class Session:
 
     # -- building the session again --------------------------------------------------------------------------------------------------
 
-    def _lost(self, session: str, fault: WoolyError) -> None:
-        """(bus thread) The node no longer holds the memory of this session: it is built again, or over."""
+    def _lost(self, session: str, fault: WoolyError, *, displaced: bool = False) -> None:
+        """(bus thread) The node no longer holds the memory of this session, or does not answer and its task is placed elsewhere, or is to
+        be (``displaced``): it is built again, or over."""
         with self._state:
             if self._fault is not None or self._rebuild.lost == session:
                 return
-            self._rebuild.lost = session
+            self._rebuild.lost, self._rebuild.displaced = session, displaced
             self._state.notify_all()
             if self._rebuild.running:
                 return
-            self._rebuild.running = can = self._replace is not None and self._log.whole and self._wait_s > 0
+            self._rebuild.running = can = self._opening is not None and self._log.whole and self._wait_s > 0
         if can:
             threading.Thread(target=self._build_again, args=(fault,), name="wooly rebuild", daemon=True).start()
         else:
@@ -537,7 +544,8 @@ class Session:
     def _build_again(self, fault: WoolyError) -> None:
         """Open sessions in the place of the lost one until one has repeated all batches, or ``fault`` is final."""
         began_s = time.monotonic()
-        progress.say(f"wooly: node {self._name} lost the session's memory; repeating {len(self._log)} batches")
+        why = "the session leaves node" if self._rebuild.displaced else "the session's memory is lost on node"
+        progress.say(f"wooly: {why} {self._name}; repeating {len(self._log)} batches")
         try:
             while True:
                 self._rebuild.attempts += 1
@@ -552,17 +560,19 @@ class Session:
             if not isinstance(error, WoolyError | NoAnswer | TimeoutError) and not self._left:
                 raise  # the loop of a bus that was left is closed, all else is a defect
             return
-        progress.say(f"wooly: continuing after {time.monotonic() - began_s:.0f} s")
+        progress.say(f"wooly: continuing on node {self._name} after {time.monotonic() - began_s:.0f} s")
 
     def _repeat_all(self) -> bool:
         """Send every batch so far to a new session, and those that were not answered; False: that is lost as well."""
-        assert self._replace is not None
+        assert self._opening is not None
         restored = self._log.restore()
         skipped = self._log.base - len(restored)
-        info = self._replace(self._rebuild.lost, skipped - self._skipped, self._check_left)
+        lost, node, port = self._rebuild.lost, self._node, self._data_port
+        ended = Lost(lost, skipped - self._skipped, self._log.last - skipped, self._rebuild.displaced)
+        info = self._opening.open_again(ended, self._check_left)
         self._bus.call(self._bus.subscribe(subjects.session_done(info.session, self._bus.principal), self._on_done), _SUBSCRIBE_S)
         with contextlib.suppress(NoAnswer, TimeoutError, msgspec.DecodeError):  # it is over by now, and its totals are for people
-            over = self._close_request(CloseSession(self._rebuild.lost), _PING_S)
+            over = self._close_request(CloseSession(lost), _PING_S, node)
             self._before.append(self._bus.call(over, 2 * _PING_S))
         with self._swap, self._state:
             unanswered = {seq: sent for seq, sent in (self._rebuild.todo | self._sent).items() if seq not in self._log}
@@ -578,7 +588,8 @@ class Session:
                 self._answers[seq].event.clear()
             self._envelope_bytes += self._data_port.sent_bytes
             self._use(info, skipped)
-        threading.Thread(target=self._data_port.open, name="wooly link", daemon=True).start()
+        self._hear()
+        threading.Thread(target=self._relink, args=(port,), name="wooly link", daemon=True).start()
         while True:
             with self._swap, self._state:
                 sent = next(iter(self._rebuild.todo.values()), None)
@@ -588,6 +599,10 @@ class Session:
                     return not self._rebuild.running
             if not self._repeated(sent):
                 return False
+
+    def _relink(self, before: DataPort) -> None:
+        self._data_port.open()
+        before.close()
 
     def _take_image_when_due(self) -> None:
         """Fetch what the session's buffers hold, so that batches so far need not be kept. No other thread submits meanwhile."""
@@ -666,7 +681,7 @@ class Session:
         until_s = time.monotonic() + _RUMOUR_S
         with self._state:
             while self._rebuild.lost != session and self._info.session == session and self._log.whole and self._fault is None:
-                if time.monotonic() > until_s or self._replace is None:
+                if time.monotonic() > until_s or self._opening is None:
                     return False
                 self._state.wait(0.1)
             return self._fault is None and (self._rebuild.running or self._info.session != session)
@@ -755,21 +770,40 @@ class Session:
 
     async def _ping(self, seq_seen: int) -> bool:
         """Ask the node where it is, and (with ``seq_seen``) for answers that were lost on the way; did it answer?"""
+        session = self._info.session
         try:
-            session = self._info.session
             ping = _encode(Ping(session, max(-1, seq_seen - self._skipped) if seq_seen >= 0 else -1))
             answer = await self._bus.request(subjects.node_request(self._node, "ping", self._bus.principal), ping, _PING_S)
             self._on_pong(_pong.decode(answer), session)
         except NoAnswer:
             silent_s = time.monotonic() - self._heard_s
+            if self._rebuild.lost == session:
+                return False  # another one takes its place, for which there is a time of its own
             if silent_s > max(_SILENCE_S, min(self._wait_s, _REFUSED_S) if self._bus.refused else self._wait_s):
                 self._settle(self._silence(silent_s))
             else:
                 self._outage.lasts(self._missing())
+                if silent_s > _SILENCE_S and self._log.whole:
+                    self._look_elsewhere(session)
             return False
         except msgspec.DecodeError as error:
             self._settle(ProtocolError(f"the node's pong is unreadable ({error}); client and node are of different versions"))
         return True
+
+    def _look_elsewhere(self, session: str) -> None:
+        """Ask, beside all else, whether the task of a node that does not answer is placed elsewhere."""
+        now_s = time.monotonic()
+        if self._opening is None or self._looking is not None or now_s - self._looked_s < _LOOK_S:
+            return
+        self._looked_s = now_s
+        self._looking = asyncio.ensure_future(self._look(self._opening, session))
+
+    async def _look(self, opening: Opening, session: str) -> None:
+        try:
+            if await asyncio.to_thread(opening.displaced):
+                self._lost(session, self._silence(time.monotonic() - self._heard_s))
+        finally:
+            self._looking = None
 
     def _on_pong(self, pong: Pong, session: str) -> None:
         self._hear()
@@ -839,8 +873,8 @@ class Session:
         )
         return await self._close_request(request, 2.0 if failed else _CLOSE_S)
 
-    async def _close_request(self, request: CloseSession, timeout_s: float) -> SessionClosed:
-        subject = subjects.node_request(self._node, "close", self._bus.principal)
+    async def _close_request(self, request: CloseSession, timeout_s: float, node: str = "") -> SessionClosed:
+        subject = subjects.node_request(node or self._node, "close", self._bus.principal)
         return _closed.decode(await self._bus.request(subject, _encode(request), timeout_s))
 
 
@@ -854,13 +888,13 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
     bus.start(config.start_wait_s)
     try:
         tracer = Tracer("wooly-client")
-        info, replace = open_on_node(bus, config, title, device, tracer.open(title))
+        opening = Opening(bus, config, title, device, tracer.open(title))
         session = Session(
             bus,
-            info,
+            opening.open(),
             tracer,
             wait_s=config.recovery_wait_s,
-            replace=replace,
+            opening=opening,
             log_bytes=config.recovery_mb << 20,
             target_s=config.recovery_target_s,
         )

@@ -98,6 +98,8 @@ def refuse_node(view: ClusterView, task: TaskSubmitted, name: str, node: NodeVie
         return (name, why.NODE_WIDE, why.NODE_LOST, f"the node is lost: {node.lost}")
     if view.drained(name):
         return (name, why.NODE_WIDE, why.NODE_DRAINED, "the node is drained: it takes no new tasks")
+    if not view.admits(task, name):
+        return (name, why.NODE_WIDE, why.NODE_LEFT, "the task is being moved to another node")
     if task.groups and not set(task.groups) & groups:
         detail = f"the task targets {_list('group', sorted(set(task.groups)))}, the node is in none of them"
         return (name, why.NODE_WIDE, why.NOT_IN_GROUP, detail)

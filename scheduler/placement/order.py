@@ -173,7 +173,7 @@ def nearest(missing: Ints, gpu_count: int, found: Survey, count: int) -> list[Pl
 def protected_from_ns(view: ClusterView, task: TaskView) -> int | None:
     """From when on a waiting task may reserve, None: never."""
     protect_ms = view.setting(QUEUE_PROTECT_MS)
-    return task.wait_from_ns + protect_ms * MS if protect_ms and task.submitted.queue else None
+    return task.wait_from_ns + protect_ms * MS if protect_ms and task.queues else None
 
 
 def next_reservation(view: ClusterView, task: TaskView, at_ns: int, found: Survey) -> Reservation | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from bus_schemas.events import TaskPlaced, TaskStateChanged
 from scheduler.placement.decide import Decision, decide
-from scheduler.placement.order import MS, in_order, next_rise_ns
+from scheduler.placement.order import MS, in_order, next_rise_ns, protected_from_ns
 from scheduler.placement.state import Shape, TaskView
 from scheduler.placement.states import FAILED, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, REASON_QUEUE_TIMEOUT
 from scheduler.placement.survey import Freed
@@ -22,8 +22,8 @@ __all__ = ["QueueMemory", "queue_decisions", "worth_telling", "expired_waiting",
 @dataclass(slots=True)
 class QueueMemory:
     """Memo of the last full pass over the queue of ``view``, at these values of ``view.changes`` and ``holdings.frees``. Before ``due_ns``
-    only tasks submitted since, tasks with a reservation, and tasks that could fit on a node where memory was released can have a new
-    decision. It makes a submission beside a long queue cheap; dropping it changes no decision."""
+    only tasks submitted since, tasks with a reservation or that may have one, and tasks that could fit on a node where memory was released
+    can have a new decision. It makes a submission beside a long queue cheap; dropping it changes no decision."""
 
     view: ClusterView | None = None
     changes: int = -1
@@ -36,37 +36,49 @@ class QueueMemory:
             return None
         if self.frees == view.holdings.frees:
             return set(view.untold)
-        names = view.untold | set(view.reservations.values())
+        holders = set(view.reservations.values())
+        names = view.untold | holders
+        if len(holders) < view.setting(QUEUE_RESERVATIONS):  # it may be less now that is missing there for the first time
+            names |= {name for name in view.queue if may_reserve(view, view.tasks[name], at_ns)}
         freed = Freed(view, view.holdings.freed_since(self.frees))
         return names.union(*(alike for shape, alike in view.shapes.items() if freed.may_fit(shape)))
 
 
+def may_reserve(view: ClusterView, task: TaskView, at_ns: int) -> bool:
+    """Whether a waiting task has waited for so long that devices may be kept for it."""
+    from_ns = protected_from_ns(view, task)
+    return from_ns is not None and at_ns >= from_ns
+
+
 def queue_decisions(view: ClusterView, at_ns: int, memory: QueueMemory | None = None, last: str = "") -> Iterator[Decision]:
-    """Go once through those that wait, in their order, and give each decision that the log should have: a placement, a first refusal, a
-    changed reservation. Append each (or drop the iterator) before asking for the next: it is decided on the view as it is then. ``last``:
-    go no further than this task, so that it gets its decision, and those ahead of it theirs before.
+    """Go through those that wait, in their order, and again when what was decided may let others in, and give each decision that the log
+    should have: a placement, a first refusal, a changed reservation. Append each (or drop the iterator) before asking for the next: it is
+    decided on the view as it is then. ``last``: go no further than this task, so that it gets its decision, and those ahead of it theirs
+    before.
 
     A task with the same demands as one ahead that fits nowhere fits nowhere either, so a long queue of few shapes costs few decisions.
     """
     memory = memory if memory is not None else QueueMemory()
     some = memory.to_look_at(view, at_ns)
-    order = in_order(view, view.queue if some is None else some, at_ns)
-    changes, frees = view.changes, view.holdings.frees
-    hopeless = _Hopeless((changes, frees), view.setting(QUEUE_PROTECT_MS) * MS)
-    for task in order:
-        if task.waiting:
-            hopeless.keep_while((view.changes, view.holdings.frees))
-            decision = _decide_unless_hopeless(view, task, at_ns, hopeless)
-            if decision is not None and worth_telling(task, decision):
-                yield decision
-        if task.submitted.task == last:
-            break
-    else:
+    while True:
+        order = in_order(view, view.queue if some is None else some, at_ns)
+        changes, frees = view.changes, view.holdings.frees
+        hopeless = _Hopeless((changes, frees), view.setting(QUEUE_PROTECT_MS) * MS)
+        for task in order:
+            if task.waiting:
+                hopeless.keep_while((view.changes, view.holdings.frees))
+                decision = _decide_unless_hopeless(view, task, at_ns, hopeless)
+                if decision is not None and worth_telling(task, decision):
+                    yield decision
+            if task.submitted.task == last:
+                return
         if view.changes == changes:
-            due = _next_due_ns(view, order, at_ns)
-            if some is not None:
-                due = min((at for at in (memory.due_ns, due) if at is not None), default=None)
-            memory.view, memory.changes, memory.frees, memory.due_ns = view, changes, frees, due
+            break
+        some = None
+    due = _next_due_ns(view, order, at_ns)
+    if some is not None:
+        due = min((at for at in (memory.due_ns, due) if at is not None), default=None)
+    memory.view, memory.changes, memory.frees, memory.due_ns = view, changes, frees, due
 
 
 @dataclass(slots=True)
@@ -91,7 +103,7 @@ class _Hopeless:
         """Whether a decision now could give a task other devices than it has reserved."""
         if task.reserved is not None:
             return True
-        if not self.protect_ns or at_ns - task.wait_from_ns < self.protect_ns or not task.submitted.queue:
+        if not self.protect_ns or at_ns - task.wait_from_ns < self.protect_ns or not task.queues:
             return False
         if task.shape in self.unreservable:
             return False
@@ -143,7 +155,7 @@ def _next_due_ns(view: ClusterView, tasks: Iterable[TaskView], unix_ns: int) -> 
     first: int | None = None
     for task in tasks:
         due = [expiry_ns(task), next_rise_ns(task, unix_ns, period_ns)]
-        if protect_ns and task.submitted.queue:
+        if protect_ns and task.queues:
             due.append((task.wait_from_ns if task.reserved is None else task.reserved.since_ns) + protect_ns)
         for at_ns in due:
             if at_ns is not None and at_ns > unix_ns and (first is None or at_ns < first):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 __all__ = [
-    "NO_NODES", "UNKNOWN_GROUP", "NODE_LOST", "NODE_DRAINED", "NOT_IN_GROUP", "GROUP_ONLY", "NO_DEVICE", "GPU_COUNT", "VRAM_SHORT",
-    "VRAM_PHYSICAL_SHORT", "EXCLUSIVE_CONFLICT", "DEVICE_EXCLUSIVE", "GROUP_EMPTY", "RESERVED", "REASONS", "NODE_WIDE", "reason_text",
+    "NO_NODES", "UNKNOWN_GROUP", "NODE_LOST", "NODE_DRAINED", "NODE_LEFT", "NOT_IN_GROUP", "GROUP_ONLY", "NO_DEVICE", "GPU_COUNT",
+    "VRAM_SHORT", "VRAM_PHYSICAL_SHORT", "EXCLUSIVE_CONFLICT", "DEVICE_EXCLUSIVE", "GROUP_EMPTY", "RESERVED", "REASONS", "NODE_WIDE",
+    "reason_text",
 ]  # fmt: skip
 
 NO_NODES: Final = "no_nodes"
@@ -17,6 +18,8 @@ NODE_LOST: Final = "node_lost"
 """The node stopped, or is silent for longer than its lease."""
 NODE_DRAINED: Final = "node_drained"
 """An operator took the node out of service for new tasks."""
+NODE_LEFT: Final = "node_left"
+"""The task was displaced from the node, or to another one."""
 NOT_IN_GROUP: Final = "not_in_group"
 """The task targets groups, and the node is in none of them."""
 GROUP_ONLY: Final = "group_only"
@@ -41,7 +44,7 @@ RESERVED: Final = "reserved"
 
 REASONS: Final = frozenset(
     {NO_NODES, UNKNOWN_GROUP, NODE_LOST, NODE_DRAINED, NOT_IN_GROUP, GROUP_ONLY, NO_DEVICE, GPU_COUNT, VRAM_SHORT, VRAM_PHYSICAL_SHORT,
-     EXCLUSIVE_CONFLICT, DEVICE_EXCLUSIVE, GROUP_EMPTY, RESERVED}
+     EXCLUSIVE_CONFLICT, DEVICE_EXCLUSIVE, GROUP_EMPTY, RESERVED, NODE_LEFT}
 )  # fmt: skip
 
 NODE_WIDE: Final = -1
@@ -50,6 +53,7 @@ NODE_WIDE: Final = -1
 _TEXTS: Final = {
     NODE_LOST: ("node", "lost"),
     NODE_DRAINED: ("node", "drained"),
+    NODE_LEFT: ("node", "that the task is moved away from"),
     NOT_IN_GROUP: ("node", "outside of the task's groups"),
     GROUP_ONLY: ("node", "for tasks of another group"),
     NO_DEVICE: ("node", "without a device"),

@@ -109,7 +109,7 @@ LOAD_STEP_PERCENT: Final = 5
 
 
 def sessions_to_end(view: ClusterView) -> list[SessionView]:
-    """Open sessions of cancelled tasks on nodes that are here, by id."""
+    """Open sessions of cancelled and displaced tasks on nodes that are here, by id."""
     return [view.sessions[name] for name in sorted(view.to_end) if _here(view, view.sessions[name])]
 
 

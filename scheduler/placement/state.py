@@ -37,7 +37,7 @@ from scheduler.vram.overcommit import PERCENT_MAX, effective_percent
 
 __all__ = [
     "default_priority", "default_vram_bytes", "PAST_SESSIONS_MAX", "Shape", "shape_of", "Measured", "SessionView", "TaskView", "NodeView",
-    "GroupView", "Reservation", "Membership", "ClusterState",
+    "GroupView", "Leaving", "Reservation", "Membership", "ClusterState",
 ]  # fmt: skip
 
 PAST_SESSIONS_MAX: Final = 32
@@ -45,12 +45,24 @@ PAST_SESSIONS_MAX: Final = 32
 _WAITING, _PLACED, _STARTED = Phase.WAITING, Phase.PLACED, Phase.STARTED  # attributes of an enumeration cost a call each
 
 
-Shape = tuple[int, int, bool, bool, tuple[str, ...]]
-"""(bytes, devices, exclusive, noswap, groups): of two tasks of one shape and rank one fits where the other does."""
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A task was displaced: it leaves ``node`` (empty: none that is here), for ``to`` alone (empty: for any other)."""
+
+    node: str
+    to: str
+
+    def admits(self, node: str) -> bool:
+        """Whether the task may be placed there."""
+        return node != self.node and self.to in ("", node)
 
 
-def shape_of(task: TaskSubmitted) -> Shape:
-    return (task.vram_bytes, task.gpu_count, task.exclusive, task.noswap, task.groups)
+Shape = tuple[int, int, bool, bool, tuple[str, ...], Leaving | None]
+"""(bytes, devices, exclusive, noswap, groups, leaving): of two tasks of one shape and rank one fits where the other does."""
+
+
+def shape_of(task: TaskSubmitted, leaving: Leaving | None = None) -> Shape:
+    return (task.vram_bytes, task.gpu_count, task.exclusive, task.noswap, task.groups, leaving)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +86,13 @@ class Reservation:
 @dataclass(slots=True)
 class SessionView:
     """An open session with its current ``priority``. ``cut_off``: why it does not count now, or empty. CUT_LOST: its node is held for
-    lost, and may recover; CUT_RESTARTED: its node has a new epoch, and has not yet said that the session lives on."""
+    lost, and may recover; CUT_RESTARTED: its node has a new epoch, and has not yet said that the session lives on. ``given_up``: its task
+    was displaced while the node was lost, so it counts for the task no longer, and is to be ended."""
 
     fact: SessionOpenedFact
     cut_off: str = ""
     priority: int = 0
+    given_up: bool = False
 
 
 @dataclass(slots=True)
@@ -101,6 +115,12 @@ class TaskView:
     placed: TaskPlaced | None = None
     #: Nodes on which it was placed, ever: those whose sessions can be its own.
     hosts: frozenset[str] = frozenset()
+    #: Nodes that were lost when it was displaced, and where it was not placed again: sessions there are not its own any more.
+    given_up: frozenset[str] = frozenset()
+    #: It was displaced, and not placed since.
+    leaving: Leaving | None = None
+    #: It was displaced once, so it waits for a place, whether it asked to or not.
+    displaced: bool = False
     #: The last placement or refusal.
     decision: TaskPlaced | TaskRefused | None = None
     #: Ids of its open sessions.
@@ -116,7 +136,7 @@ class TaskView:
     #: A fact changed its priority, so its open sessions must follow.
     priority_changed: bool = False
     #: What it asks for, as far as it decides where it fits.
-    shape: Shape = (0, 1, False, False, ())
+    shape: Shape = (0, 1, False, False, (), None)
     #: How its script ended, None: nothing was reported (yet).
     outcome: Outcome | None = None
     #: The last steps of its state machine, (position, from, to).
@@ -130,6 +150,11 @@ class TaskView:
     @property
     def live(self) -> bool:
         return self.phase is _STARTED or self.phase is _WAITING or self.phase is _PLACED
+
+    @property
+    def queues(self) -> bool:
+        """Whether it waits where no device fits."""
+        return self.submitted.queue or self.displaced
 
     @property
     def waiting(self) -> bool:
@@ -272,6 +297,15 @@ class ClusterState:
 
     def __post_init__(self) -> None:
         self.holdings = Holdings(self.columns)
+
+    def leaving(self, task: TaskSubmitted) -> Leaving | None:
+        """Where a task of the log may not be placed, because it was displaced."""
+        known = self.tasks.get(task.task)
+        return known.leaving if known is not None and known.submitted == task else None
+
+    def admits(self, task: TaskSubmitted, node: str) -> bool:
+        leaving = self.leaving(task)
+        return leaving is None or leaving.admits(node)
 
     def next_turn(self, tenant: str, priority: int) -> int:
         """The turn of a task that is submitted now: behind what its tenant has waiting at that priority, and behind what was placed. So

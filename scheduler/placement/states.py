@@ -17,8 +17,8 @@ __all__ = [
     "PRIORITY_MAX", "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "LOST", "STATES", "LIVE", "Phase", "TRANSITIONS", "REPORTED",
     "STORY_MAX", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL", "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS",
     "QUEUE_RESERVATIONS", "DEFAULT_VRAM_MB", "GLOBAL_LIMITS", "NODE_LIMITS", "DEFAULTS", "REASON_NODE_LOST", "REASON_CLIENT_LOST",
-    "REASON_FAULT", "REASON_NO_FIT", "REASON_QUEUE_TIMEOUT", "REASON_NEVER_STARTED", "REASON_RESTARTED", "REASON_SESSION_REUSED",
-    "CANCELLED_BY", "CUT_LOST", "CUT_RESTARTED", "decisive", "state_after",
+    "REASON_FAULT", "REASON_DISPLACED", "REASON_NO_FIT", "REASON_QUEUE_TIMEOUT", "REASON_NEVER_STARTED", "REASON_RESTARTED",
+    "REASON_SESSION_REUSED", "CANCELLED_BY", "CUT_LOST", "CUT_RESTARTED", "decisive", "state_after",
 ]  # fmt: skip
 
 PRIORITY_MAX: Final = 4
@@ -69,6 +69,8 @@ TRANSITIONS: Final = frozenset(
         (Phase.STARTED, Phase.FAILED),
         (Phase.STARTED, Phase.CANCELLED),
         (Phase.STARTED, Phase.LOST),
+        (Phase.STARTED, Phase.WAITING),  # it was displaced: it is to run elsewhere
+        (Phase.FAILED, Phase.WAITING),  # the same, after its node was lost
         (Phase.LOST, Phase.STARTED),  # another session of the same task
         (Phase.FAILED, Phase.STARTED),  # its node came back, or a session opened late
         (Phase.COMPLETED, Phase.STARTED),  # another session of the same task
@@ -116,6 +118,8 @@ REASON_NO_FIT: Final = "no device fits"
 REASON_QUEUE_TIMEOUT: Final = "no room came within the task's queue timeout"
 REASON_NEVER_STARTED: Final = "no session opened in time"
 REASON_RESTARTED: Final = "node restarted without the task's sessions"
+REASON_DISPLACED: Final = "displaced"
+"""Of a session that its node ended because the task is to run elsewhere."""
 REASON_SESSION_REUSED: Final = "its session was cut off, and another task took the session's name"
 CANCELLED_BY: Final = "cancelled by "
 """What the reason of a cancelled task begins with; then the name of who cancelled it."""

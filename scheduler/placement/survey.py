@@ -20,7 +20,7 @@ __all__ = ["Survey", "survey", "CODES", "FITS", "NODE_REFUSED", "Freed"]
 
 CODES: Final = (
     "", why.NODE_LOST, why.NODE_DRAINED, why.NOT_IN_GROUP, why.GROUP_ONLY, why.NO_DEVICE, why.DEVICE_EXCLUSIVE, why.EXCLUSIVE_CONFLICT,
-    why.VRAM_SHORT, why.VRAM_PHYSICAL_SHORT, why.RESERVED, why.GPU_COUNT,
+    why.VRAM_SHORT, why.VRAM_PHYSICAL_SHORT, why.RESERVED, why.GPU_COUNT, why.NODE_LEFT,
 )  # fmt: skip
 """The name of each code; 0 is no refusal."""
 _CODE: Final = {name: code for code, name in enumerate(CODES)}
@@ -78,6 +78,11 @@ def _nodes(view: ClusterView, task: TaskSubmitted, relaxed: frozenset[str]) -> I
             code[~_members(view, task.groups)] = _CODE[why.NOT_IN_GROUP]
     elif why.GROUP_ONLY not in relaxed:
         code[columns.nodes[col.GROUPS] > 0] = _CODE[why.GROUP_ONLY]
+    leaving = view.leaving(task)
+    if leaving is not None:
+        left = np.zeros(len(columns.names), np.bool_)
+        left[[at for at, name in enumerate(columns.names) if not leaving.admits(name)]] = True
+        code[left] = _CODE[why.NODE_LEFT]
     if why.NODE_DRAINED not in relaxed:
         code[columns.nodes[col.DRAINED] > 0] = _CODE[why.NODE_DRAINED]
     if why.NODE_LOST not in relaxed:
@@ -122,7 +127,7 @@ class Freed:
         self._alone: Flags = columns.devices[col.EXCLUSIVE, self._rows] > 0
 
     def may_fit(self, shape: Shape) -> bool:
-        nbytes, gpu_count, exclusive, noswap, _ = shape
+        nbytes, gpu_count, exclusive, noswap, *_ = shape
         if not len(self._rows):
             return False
         fit = ((self._physical if noswap else self._free) >= clamped_need(nbytes)) & ~(self._held if exclusive else self._alone)

@@ -26,6 +26,7 @@ from bus_schemas.events import (
     SessionClosedFact,
     SessionOpenedFact,
     SessionPriorityChanged,
+    TaskDisplaced,
     TaskPlaced,
     TaskPriorityChanged,
     TaskRefused,
@@ -41,6 +42,7 @@ from scheduler.placement.state import (
     PAST_SESSIONS_MAX,
     ClusterState,
     GroupView,
+    Leaving,
     Measured,
     NodeView,
     Reservation,
@@ -81,7 +83,7 @@ from scheduler.placement.states import (
 __all__ = [
     "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "LOST", "STATES", "LIVE", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL",
     "OVERCOMMIT_NODE", "DRAINED", "REASON_NODE_LOST", "CUT_LOST", "CUT_RESTARTED", "SessionView", "TaskView", "NodeView", "GroupView",
-    "Reservation", "Measured", "ClusterView",
+    "Reservation", "Measured", "ClusterView", "cut_off",
 ]  # fmt: skip
 
 
@@ -123,6 +125,8 @@ class ClusterView(ClusterState):
                 task = self.tasks.get(event.task)
                 if task is not None and not self._late(task, event.reason):
                     self._asked(task, event.state, event.reason, event.at_ns)
+            case TaskDisplaced():
+                self._displaced(event)
             case TaskPriorityChanged():
                 self._task_priority(event)
             case ConfigChanged():
@@ -182,7 +186,7 @@ class ClusterView(ClusterState):
             self._recount_session(name)
         for name in sorted(node.tasks):
             self._displace(self.tasks[name], REASON_NODE_LOST, event.at_ns)
-        for name in sorted({self.sessions[name].fact.task for name in node.sessions}):
+        for name in sorted({self.sessions[name].fact.task for name in node.sessions if not self.sessions[name].given_up}):
             task = self.tasks.get(name)
             if task is not None and task.phase is Phase.STARTED and all(self.sessions[session].cut_off for session in task.sessions):
                 self._transition(task, Phase.FAILED, event.at_ns, REASON_NODE_LOST)  # it was placed elsewhere, and ran here
@@ -201,7 +205,7 @@ class ClusterView(ClusterState):
                 session.cut_off = ""
                 self._recount_session(name)
                 task = self.tasks.get(session.fact.task)
-                if task is not None and (task.state == QUEUED or _cut_off(task)):
+                if task is not None and not session.given_up and (task.state == QUEUED or cut_off(task)):
                     self._transition(task, Phase.STARTED, event.at_ns)
 
     def _configured(self, event: ConfigChanged) -> None:
@@ -236,22 +240,26 @@ class ClusterView(ClusterState):
         """Opened, or announced again by a node that restarted around it; or a name is used again after its session was cut off."""
         event = self._attributed(event)
         known = self.sessions.get(event.session)
+        task = self.tasks.get(event.task)
+        given_up = task is not None and event.node in task.given_up
         if known is not None:
             if not known.cut_off or known.fact.node != event.node:
                 return
+            given_up |= known.given_up
             if known.fact.task == event.task:
                 self._forget(event.session, known.fact)
             else:
                 self._session_over(known, True, REASON_SESSION_REUSED, event.at_ns)
         node = self.nodes.get(event.node)
         lost = node is not None and node.lost is not None
-        self.sessions[event.session] = SessionView(event, CUT_LOST if lost else "", event.priority)
+        self.sessions[event.session] = SessionView(event, CUT_LOST if lost else "", event.priority, given_up)
         self._of_task.setdefault(event.task, set()).add(event.session)
         if node is not None:
             node.sessions.add(event.session)
         self._recount_session(event.session)
-        task = self.tasks.get(event.task)
-        if task is not None:
+        if task is not None and given_up:
+            self._follow_task(task, event.session)
+        elif task is not None:
             if not task.sessions:
                 task.outcome = None
             task.sessions.add(event.session)
@@ -284,13 +292,18 @@ class ClusterView(ClusterState):
         task = self.tasks.get(fact.task)
         if task is None:
             return
-        task.sessions.discard(name)
         task.past_sessions = [*task.past_sessions[1 - PAST_SESSIONS_MAX :], name]
-        task.outcome = decisive(task.outcome, outcome)
         self._touch(task)
+        if session.given_up:
+            return
+        task.sessions.discard(name)
+        task.outcome = decisive(task.outcome, outcome)
         if task.sessions:
             return
-        if not failed and session.cut_off == CUT_LOST and _cut_off(task):
+        if task.leaving is not None and task.phase is Phase.STARTED and task.outcome is None:
+            self._wait_again(task, at_ns)
+            return
+        if not failed and session.cut_off == CUT_LOST and cut_off(task):
             self._transition(task, Phase.STARTED, at_ns)  # its node was only cut off, and it ran to its end there
         if task.phase is Phase.STARTED:
             state, why = state_after(task.outcome, failed, reason)
@@ -318,8 +331,10 @@ class ClusterView(ClusterState):
 
     def _follow_task(self, task: TaskView, name: str) -> None:
         """Whether the node still needs a command about this session: end it, or change its priority."""
-        (self.to_end.add if task.state == CANCELLED else self.to_end.discard)(name)
-        behind = task.live and task.priority_changed and self.sessions[name].priority != task.priority
+        session = self.sessions[name]
+        leaving = task.leaving is not None and task.leaving.node == session.fact.node and task.phase is Phase.STARTED
+        (self.to_end.add if task.state == CANCELLED or session.given_up or leaving else self.to_end.discard)(name)
+        behind = task.live and task.priority_changed and session.priority != task.priority and not session.given_up
         (self.to_reprioritise.add if behind else self.to_reprioritise.discard)(name)
 
     # tasks
@@ -343,8 +358,10 @@ class ClusterView(ClusterState):
             return
         task.placed = task.decision = event
         task.hosts |= {event.node}
+        task.given_up -= {event.node}
         self.turn = max(self.turn, task.turn)
         self._transition(task, Phase.PLACED, event.at_ns)
+        self._leave(task, None)
         node = self.nodes.get(event.node)
         if node is None or node.lost is not None:  # it was lost between the decision and its place in the log
             self._displace(task, REASON_NODE_LOST, event.at_ns)
@@ -356,7 +373,7 @@ class ClusterView(ClusterState):
         task.decision = event
         self.untold.discard(event.task)
         self._touch(task)
-        if not task.submitted.queue:
+        if not task.queues:
             self._transition(task, Phase.FAILED, event.at_ns, REASON_NO_FIT)
             return
         task.updated_ns = event.at_ns
@@ -379,12 +396,46 @@ class ClusterView(ClusterState):
 
     def _displace(self, task: TaskView, reason: str, at_ns: int) -> None:
         """A live task loses its node: it waits again if it asked to and has not started, and fails otherwise."""
-        if task.phase is Phase.PLACED and task.submitted.queue:
-            self._transition(task, Phase.WAITING, at_ns)
-            task.placed = None
-            task.wait_from_ns = at_ns
+        if task.phase is Phase.PLACED and task.queues:
+            self._wait_again(task, at_ns)
         else:
             self._transition(task, Phase.FAILED, at_ns, reason)
+
+    def _wait_again(self, task: TaskView, at_ns: int) -> None:
+        self._transition(task, Phase.WAITING, at_ns)
+        task.placed = None
+        task.wait_from_ns = at_ns
+
+    def _displaced(self, event: TaskDisplaced) -> None:
+        """A task that runs on a node, or failed because that was lost, is to run elsewhere."""
+        task = self.tasks.get(event.task)
+        if task is None or task.placed is None or task.placed.node != event.node:
+            return
+        if task.phase is not Phase.STARTED and not cut_off(task):
+            return
+        task.displaced = True
+        if event.lost:
+            task.given_up |= {event.node}
+            self._leave(task, Leaving("", event.to) if event.to else None)
+            for name in [name for name in task.sessions if self.sessions[name].fact.node == event.node]:
+                self._give_up(task, name)
+        else:
+            self._leave(task, Leaving(event.node, event.to))
+            for name in task.sessions:
+                self._follow_task(task, name)
+        self._touch(task)
+        if not task.sessions:
+            self._wait_again(task, event.at_ns)
+
+    def _give_up(self, task: TaskView, name: str) -> None:
+        """A session counts for its task no longer, and is to be ended."""
+        task.sessions.discard(name)
+        self.sessions[name].given_up = True
+        self._follow_task(task, name)
+
+    def _leave(self, task: TaskView, leaving: Leaving | None) -> None:
+        task.leaving = leaving
+        task.shape = shape_of(task.submitted, leaving)
 
     def _late(self, task: TaskView, reason: str) -> bool:
         """A controller ended the task for what was no longer so when the fact got its place in the log: by then it had room; or it waits
@@ -482,7 +533,7 @@ class ClusterView(ClusterState):
                         priority=task.priority)
                 for gpu in sorted(set(placed.gpus))
             ]  # fmt: skip
-        self.holdings.set("task", name, holds)
+        self._hold("task", name, holds)
         for session in self._of_task.get(name, ()):
             self._recount_session(session)
 
@@ -490,9 +541,16 @@ class ClusterView(ClusterState):
         session = self.sessions[name]
         fact = session.fact
         holds: list[Hold] = []
-        if fact.node in self.nodes and name in self.nodes[fact.node].sessions and not session.cut_off and not self._covered(fact):
+        here = fact.node in self.nodes and name in self.nodes[fact.node].sessions and not session.cut_off
+        if here and (session.given_up or not self._covered(fact)):
             holds = [Hold.of(fact.node, fact.gpu, fact.quota_bytes, noswap=not fact.swap, exclusive=False, priority=session.priority)]
-        self.holdings.set("session", name, holds)
+        self._hold("session", name, holds)
+
+    def _hold(self, kind: str, name: str, holds: list[Hold]) -> None:
+        """From now on this holder holds exactly that. If it is on reserved devices, more is missing there, and perhaps less elsewhere."""
+        self.holdings.set(kind, name, holds)
+        if self.reservations and any((hold.node, hold.gpu) in self.reservations for hold in holds):
+            self.changes += 1
 
     def _covered(self, fact: SessionOpenedFact) -> bool:
         """Whether the session's task holds memory on this device, so that the session need not."""
@@ -504,6 +562,6 @@ class ClusterView(ClusterState):
         )  # fmt: skip
 
 
-def _cut_off(task: TaskView) -> bool:
+def cut_off(task: TaskView) -> bool:
     """Did it fail only because its node was held for lost?"""
     return task.phase is Phase.FAILED and task.reason == REASON_NODE_LOST

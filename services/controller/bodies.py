@@ -172,6 +172,12 @@ class PriorityBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     priority: Annotated[int, Meta(ge=0, le=4, description="0 is highest")]
 
 
+class MoveBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Where a task shall run: ``to`` is a node's id, name or the beginning of its id; without it, on any other node."""
+
+    to: Title | UnsetType = UNSET
+
+
 class GroupBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A group; what is left out stays as it is. ``nodes``: its members beside the nodes that name it themselves."""
 

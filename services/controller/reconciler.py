@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.events import Event, LoadObserved, NodeRegistered
+from bus_schemas.limits import ENDED_MAX
 from bus_schemas.session import EndTask, SetPriority
 from bus_schemas.subjects import node_request
 from scheduler.placement import (
@@ -35,6 +36,7 @@ from scheduler.placement import (
     sessions_to_reprioritise,
 )
 from scheduler.placement.reconcile import cancelled_by
+from scheduler.placement.states import CANCELLED
 from services.controller.errors import LogUnreadable
 from services.controller.log_projection import LogProjection
 from services.controller.metrics import Gauges
@@ -189,18 +191,26 @@ class NodeRequest:
 
     node: str
     task: str
-    #: The priority that the task's sessions get; None: the task ends.
+    #: The priority that the task's sessions get; None: sessions end.
     priority: int | None = None
     #: Who cancelled the task.
     by: str = ""
+    #: Its sessions that end because it is to run elsewhere; empty: all end, for it was cancelled.
+    displaced: tuple[str, ...] = ()
 
 
 def node_requests(view: ClusterView) -> list[NodeRequest]:
     """The changes that connected nodes have not applied yet, in a fixed order."""
-    ending = [session.fact for session in sessions_to_end(view)]
-    found = {NodeRequest(fact.node, fact.task, by=cancelled_by(view, fact.task)) for fact in ending}
+    found: set[NodeRequest] = set()
+    displaced: dict[tuple[str, str], list[str]] = {}
+    for fact in (session.fact for session in sessions_to_end(view)):
+        if view.tasks[fact.task].state == CANCELLED:
+            found.add(NodeRequest(fact.node, fact.task, by=cancelled_by(view, fact.task)))
+        else:
+            displaced.setdefault((fact.node, fact.task), []).append(fact.session)
+    found |= {NodeRequest(*key, displaced=tuple(names[:ENDED_MAX])) for key, names in displaced.items()}
     found |= {NodeRequest(session.fact.node, session.fact.task, priority) for session, priority in sessions_to_reprioritise(view)}
-    return sorted(found, key=lambda request: (request.node, request.task, request.priority is not None))
+    return sorted(found, key=lambda request: (request.node, request.task, request.priority is not None, request.displaced))
 
 
 class NodeRequests:
@@ -236,7 +246,8 @@ class NodeRequests:
 
     async def _ask(self, request: NodeRequest) -> None:
         if request.priority is None:
-            verb, question = "end_task", msgspec.msgpack.encode(EndTask(request.task, request.by))
+            order = EndTask(request.task, request.by, bool(request.displaced), request.displaced)
+            verb, question = "end_task", msgspec.msgpack.encode(order)
         else:
             verb, question = "set_priority", msgspec.msgpack.encode(SetPriority(request.task, request.priority))
         try:

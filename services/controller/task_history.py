@@ -13,6 +13,7 @@ from bus_schemas.events import (
     SessionClosedFact,
     SessionOpenedFact,
     SessionPriorityChanged,
+    TaskDisplaced,
     TaskPlaced,
     TaskPriorityChanged,
     TaskRefused,
@@ -166,6 +167,9 @@ def _moment(position: int, event: Event, name_of: Callable[[str], str]) -> Momen
             where = f"{name_of(event.node)}, GPU {', '.join(map(str, event.gpus))}"
             score = f"score {event.scores[0][2]:,} of {SCORE_MAX:,}" if event.scores else ""
             return Moment(at, "placed", f"Placed on {where}", score, position=position)
+        case TaskDisplaced():
+            why = "the node is lost" if event.lost else "the task is moved"
+            return Moment(at, "changed", f"Displaced from {name_of(event.node)}", why, position=position)
         case TaskRefused():
             return Moment(at, "refused", "No device fits", "the reasons are below", position=position)
         case TaskStateChanged():

@@ -244,7 +244,7 @@ class Accounting:
         self._facts.record("session", account.session, [fact])
         return SessionClosed(
             session=account.session,
-            core_ns=account.core_ns - (account.recover_ns_max - account.recover_ns),
+            core_ns=account.core_ns - account.displaced_ns - (account.recover_ns_max - account.recover_ns),
             byte_ms=account.byte_ms,
             instructions=account.instructions,
             launches=account.launches,
@@ -264,6 +264,7 @@ def _account(record: SessionRecord) -> Account:
         replayed=record.replayed,
         recover_ns=record.recover_ns,
         recover_ns_max=record.recover_ns,
+        elsewhere=record.elsewhere,
     )
 
 

@@ -13,6 +13,7 @@ from typing import Final
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Fault
 from bus_schemas.events import OUTCOME_ERROR_CHARS_MAX, Outcome
+from bus_schemas.limits import SEQ_MAX
 from bus_schemas.quotas import COUNT_RETRY_MS, QUOTAS, Excess
 from bus_schemas.session import OpenSession
 from scheduler.buckets import Buckets, excess_of
@@ -43,6 +44,7 @@ def check_request(request: OpenSession) -> Fault | None:
         ("sla_ms_p99", 0, SLA_MS_MAX, "milliseconds, 0: no latency target"),
         ("pace_percent", 0, 100, "percent of the device's core time, 0: no bound"),
         ("vram_wait_ms", 0, VRAM_WAIT_MS_MAX, "milliseconds, 0: fail at once"),
+        ("repeats", 0, SEQ_MAX - 1, "the number of a batch"),
     ):
         value = getattr(request, field)
         if not low <= value <= high:

@@ -56,7 +56,6 @@ from services.server.protocol import (
     SpaceOpened,
 )
 from services.server.sessions import (
-    CANCELLED,
     Pending,
     Session,
     SessionRecord,
@@ -271,16 +270,17 @@ class Device:
             self._executor.send(CloseSpace(name))
         return session.closing
 
-    def cancel(self, session: Session, fault: Fault) -> None:
-        """Cancel a session at once: its client gets ``fault``, and its running launch is stopped. Idempotent."""
-        if session.reason == CANCELLED:
+    def cancel(self, session: Session, fault: Fault, reason: str) -> None:
+        """End a session at once for this reason (CANCELLED, DISPLACED): its client gets ``fault``, and its running launch is stopped.
+        Idempotent."""
+        if session.reason == reason:
             return
         name = session.record.session
         self._send_done(name, encode_done(Done(name, 0, fault=fault)))
         released = session.closing is not None and name not in self._dispatch.state.sessions
-        session.fault, session.reason = fault, CANCELLED
+        session.fault, session.reason = fault, reason
         if not released:
-            self.close(session, -1, CANCELLED, stop=True)
+            self.close(session, -1, reason, stop=True)
 
     def prioritise(self, session: Session, priority: int) -> None:
         """Give a session another priority: from now on for its launches, its memory, its bill; in the log."""

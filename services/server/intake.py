@@ -16,12 +16,11 @@ from blake3 import blake3
 
 from bus_schemas import faults
 from bus_schemas.batch import DEFLATED, LIMITS, ORIGIN_CHARS_MAX, Batch, Fault, Limits, decode_batch, unpack_message
-from bus_schemas.limits import MALFORMED
+from bus_schemas.limits import MALFORMED, SEQ_MAX
 from wis.encoding import DIGEST_BYTES
 
 __all__ = ["Bad", "content_digest", "cost_of", "read_batch", "small_body"]
 
-_SEQ_MAX: Final = 1 << 62
 _PLACES_MAX: Final = 20
 _PLACE_CHARS_MAX: Final = 300
 """A place may quote what the message says: the answer must stay small however large that is."""
@@ -129,7 +128,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 def _contradictions(batch: Batch, session: str) -> Iterator[str]:
     if batch.session != session:
         yield f"session @ batch: it names session {batch.session!r} and came on the subject of {session!r}"
-    if not 0 < batch.seq < _SEQ_MAX:
+    if not 0 < batch.seq < SEQ_MAX:
         yield f"seq @ batch: {batch.seq} is not a positive sequence number"
     for what, name in (("program", batch.program), ("dims", batch.dims)):
         if len(name) not in (0, DIGEST_BYTES):
@@ -196,7 +195,7 @@ def _claims(body: bytes, session: str, limits: Limits) -> Batch | None:
         named, epoch, seq = _text.decode(outline.session), _int.decode(outline.epoch), _int.decode(outline.seq)
     except MALFORMED:
         return None
-    if named != session or not 0 < seq < _SEQ_MAX:
+    if named != session or not 0 < seq < SEQ_MAX:
         return None
     found: dict[str, Any] = {}
     for field, decoder in _CLAIMS.items():

@@ -61,6 +61,10 @@ class Account(msgspec.Struct, array_like=True):
     """Core time that may still be repeated without a charge."""
     recover_ns_max: int = 0
     """The same when the session was opened."""
+    elsewhere: bool = False
+    """They repeat work of another node, as the client says: the bill decides how much is not charged."""
+    displaced_ns: int = 0
+    """Core time of these."""
 
 
 @dataclass(slots=True)
@@ -291,7 +295,9 @@ class Meter:
         account.compile_ns = min(account.compile_ns + use.compile_ns, TOTAL_MAX)
         if not (use.core_ns or byte_ms or use.instructions or use.launches or use.compile_ns):
             return None
-        recovered_ns = min(use.repeated_ns, account.recover_ns)
+        displaced_ns = use.repeated_ns if account.elsewhere else 0
+        account.displaced_ns = min(account.displaced_ns + displaced_ns, TOTAL_MAX)
+        recovered_ns = min(use.repeated_ns - displaced_ns, account.recover_ns)
         account.recover_ns -= recovered_ns
         self.serial += 1
         return UsageRecorded(
@@ -311,4 +317,5 @@ class Meter:
             launches=use.launches,
             compile_ns=use.compile_ns,
             recovered_ns=recovered_ns,
+            displaced_ns=displaced_ns,
         )

@@ -245,6 +245,7 @@ class Node:
         gpu = request.gpus[0] if request.gpus else 0
         device = self._devices[gpu]
         replaced = device.claim_lost(request.replaces, request.terms, principal)
+        elsewhere = replaced is None and bool(request.replaces and request.terms.task)
         record = SessionRecord(
             session=request.session,
             terms=request.terms,
@@ -256,8 +257,9 @@ class Node:
             vram_wait_ms=request.vram_wait_ms,
             principal=principal,
             traceparent=request.traceparent if parse_traceparent(request.traceparent) is not None else "",
-            replayed=max(replaced.seq_done, replaced.record.replayed) - max(0, request.skips) if replaced is not None else 0,
+            replayed=_replayed(replaced, request) if replaced is not None else request.repeats if elsewhere else 0,
             recover_ns=replaced.recover_ns if replaced is not None else 0,
+            elsewhere=elsewhere,
         )
         self._opens.opened(request.tenant, principal, time.monotonic_ns())
         try:
@@ -565,6 +567,11 @@ def _private(folder: Path) -> Path:
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
         raise StartError(f"{folder} is not a private folder of this user: remove it, or set XDG_RUNTIME_DIR")
     return folder
+
+
+def _replayed(lost: Session, request: OpenSession) -> int:
+    """The last batch of the new session that repeats one of the lost one."""
+    return max(lost.seq_done, lost.record.replayed) - max(0, request.skips)
 
 
 def _decode(data: bytes, kind: type[T]) -> T | None:

@@ -21,9 +21,9 @@ from services.kit.bus import Bus
 from services.kit.follow import Follower
 from services.kit.log import get_logger
 from services.server.device import Device
-from services.server.sessions import Session
+from services.server.sessions import CANCELLED, DISPLACED, Session
 
-__all__ = ["Orders", "Overcommit", "cancelled"]
+__all__ = ["Orders", "Overcommit", "cancelled", "displaced"]
 
 _BY_CHARS_MAX = 100
 """A name goes into errors that people read."""
@@ -32,6 +32,11 @@ _BY_CHARS_MAX = 100
 def cancelled(task: str, by: str) -> Fault:
     """The fault of the sessions of a cancelled task."""
     return Fault(faults.CANCELLED, f"task {task} was cancelled by {by[:_BY_CHARS_MAX]}" if by else f"task {task} was cancelled")
+
+
+def displaced(task: str) -> Fault:
+    """The fault of the sessions of a task that is to run elsewhere."""
+    return Fault(faults.DISPLACED, f"task {task} is to run on another node; start the script again")
 
 
 class Orders:
@@ -51,12 +56,14 @@ class Orders:
             return msgspec.msgpack.encode(TaskEnded(self._node, self._epoch, "", fault=_bad("request", str(error))))
         if not order.task:
             return msgspec.msgpack.encode(TaskEnded(self._node, self._epoch, "", fault=_NO_TASK))
+        fault, reason = (displaced(order.task), DISPLACED) if order.displaced else (cancelled(order.task, order.by), CANCELLED)
         ended = []
         for device, session in self._of(order.task):
-            device.cancel(session, cancelled(order.task, order.by))
-            ended.append(session.record.session)
+            if not order.sessions or session.record.session in order.sessions:
+                device.cancel(session, fault, reason)
+                ended.append(session.record.session)
         if ended:
-            self._log.info("task ended", task=order.task, by=order.by, sessions=ended)
+            self._log.info("task ended", task=order.task, by=order.by, reason=reason, sessions=ended)
         return msgspec.msgpack.encode(TaskEnded(self._node, self._epoch, order.task, tuple(ended)))
 
     async def set_priority(self, subject: str, data: bytes) -> bytes:

@@ -23,6 +23,7 @@ from services.kit.bus import Bus
 from services.kit.errors import BusUnavailable, StartError
 from services.kit.log import get_logger
 from services.server.device import Device
+from services.server.sessions import CANCELLED
 from wooly.shared.lru import LruDict
 
 __all__ = ["Principals"]
@@ -121,6 +122,6 @@ class Principals:
         ended: list[Any] = []
         for device in self._devices:
             for session in [session for session in device.sessions.values() if session.record.principal == principal]:
-                device.cancel(session, _ENDED)
+                device.cancel(session, _ENDED, CANCELLED)
                 ended.append(session.record.session)
         get_logger().info("sessions ended: their key opens nothing any more", principal=principal, sessions=ended)

@@ -15,15 +15,19 @@ from bus_schemas.session import SessionClosed
 from bus_schemas.subjects import LOCAL
 from bus_schemas.terms import TaskTerms
 from scheduler.dispatch import SessionOpened
+from scheduler.placement.states import REASON_DISPLACED
 from services.kit.trace import Tracing
 from services.server.protocol import Executed, OpenSpace, code_domain
 
 __all__ = [
-    "CANCELLED", "Pending", "Session", "SessionRecord", "decode_record", "encode_record", "open_space", "opened_stimulus", "record_spans",
+    "CANCELLED", "DISPLACED", "Pending", "Session", "SessionRecord", "decode_record", "encode_record", "open_space", "opened_stimulus",
+    "record_spans",
 ]  # fmt: skip
 
 CANCELLED: Final = "cancelled"
 """Why a session closed: its task was cancelled."""
+DISPLACED: Final = REASON_DISPLACED
+"""Its task is to run elsewhere."""
 
 
 class SessionRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -50,6 +54,8 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     replayed: int = 0
     #: Core time of these that is not charged, for it was before.
     recover_ns: int = 0
+    #: They repeat work of another node, as the client says: the bill decides how much is not charged.
+    elsewhere: bool = False
 
     @property
     def code_domain(self) -> str:

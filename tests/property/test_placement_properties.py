@@ -207,7 +207,7 @@ def test_each_remedy_lets_the_task_in(history: list[Event]) -> None:
         assert waiting.place == 1 + [task.submitted.task for task in queue_order(view, at_ns)].index(name)
         assert waiting.remedies, waiting
         for remedy in waiting.remedies:
-            changes = _change(view, view.tasks[name].submitted, remedy)
+            changes = _change(view, view.tasks[name].submitted, remedy, at_ns)
             if changes is None:
                 continue
             after = ClusterView()
@@ -217,7 +217,7 @@ def test_each_remedy_lets_the_task_in(history: list[Event]) -> None:
             assert remedy.node in fits, (remedy, waiting)
 
 
-def _change(view: ClusterView, wish: TaskSubmitted, remedy: Remedy) -> list[Event] | None:
+def _change(view: ClusterView, wish: TaskSubmitted, remedy: Remedy, at_ns: int) -> list[Event] | None:
     """The facts that a remedy asks for; None where it asks for what a test cannot know (a new node)."""
     out: list[Event] = []
     if remedy.kind == END:
@@ -233,7 +233,7 @@ def _change(view: ClusterView, wish: TaskSubmitted, remedy: Remedy) -> list[Even
         if remedy.value > view.overcommit_percent(remedy.node):
             less = ConfigChanged(1, remedy.node, "overcommit_vram_percent", remedy.value - 1)
             trial = _then(view, less)
-            assert remedy.node not in {node for node, _, _ in explain(trial, wish, 0).scores}, "a smaller percent would do"
+            assert remedy.node not in {node for node, _, _ in explain(trial, wish, at_ns).scores}, "a smaller percent would do"
         return [ConfigChanged(1, remedy.node, "overcommit_vram_percent", remedy.value)]
     if remedy.kind == RESUME:
         return [ConfigChanged(1, remedy.node, "drained", None)]

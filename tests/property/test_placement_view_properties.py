@@ -17,6 +17,7 @@ from bus_schemas.events import (
     SessionClosedFact,
     SessionOpenedFact,
     SessionPriorityChanged,
+    TaskDisplaced,
     TaskPlaced,
     TaskPriorityChanged,
     TaskRefused,
@@ -43,6 +44,7 @@ facts = st.one_of(
     st.builds(TaskPlaced, now, task, node, st.just((0,)), st.just(()), st.just(()), st.just(0)),
     st.builds(TaskRefused, now, task, st.just(()), st.just(0)),
     st.builds(TaskPriorityChanged, now, task, priority),
+    st.builds(TaskDisplaced, now, task, node, st.booleans(), st.sampled_from(("", *NODES))),
     st.builds(TaskStateChanged, now, task, st.sampled_from(STATES), st.sampled_from(["", REASON_QUEUE_TIMEOUT, REASON_NEVER_STARTED])),
 )
 
@@ -77,19 +79,25 @@ def _agree(view: ClusterView) -> None:
     of_task: dict[str, set[str]] = {name: set() for name in ("", *view.tasks)}
     of_node: dict[str, set[str]] = {name: set() for name in view.nodes}
     for name, open_ in view.sessions.items():
-        of_task[open_.fact.task].add(name)
+        if not open_.given_up:
+            of_task[open_.fact.task].add(name)
         of_node[open_.fact.node].add(name)
     assert {"": of_task[""]} | {name: seen.sessions for name, seen in view.tasks.items()} == of_task
     assert all(view.sessions[session].fact.node in seen.hosts for seen in view.tasks.values() for session in seen.sessions)
     assert {name: seen.sessions for name, seen in view.nodes.items()} == of_node
     tasked = {name: view.tasks[open_.fact.task] for name, open_ in view.sessions.items() if open_.fact.task}
-    cancelled = {name for name, seen in tasked.items() if seen.state == "cancelled"}
-    assert view.to_end == cancelled
+    ending = {name for name, seen in tasked.items() if seen.state == "cancelled" or view.sessions[name].given_up}
+    for name, seen in tasked.items():
+        if seen.state == "started" and seen.leaving is not None and seen.leaving.node == view.sessions[name].fact.node:
+            ending.add(name)
+    assert view.to_end == ending
     behind = {
-        name for name, seen in tasked.items() if seen.live and seen.priority_changed and seen.priority != view.sessions[name].priority
+        name
+        for name, seen in tasked.items()
+        if seen.live and seen.priority_changed and seen.priority != view.sessions[name].priority and not view.sessions[name].given_up
     }
     assert view.to_reprioritise == behind
-    assert {session.fact.session for session in sessions_to_end(view)} <= cancelled
+    assert {session.fact.session for session in sessions_to_end(view)} <= ending
     assert {session.fact.session for session, _ in sessions_to_reprioritise(view)} <= behind
     assert {change.task for change in overdue_tasks(view, 10**15, 1)} <= view.live
     for name, here in view.nodes.items():

@@ -24,6 +24,7 @@ task.read        + + + + + .
 task.submit      + + + . + .
 task.cancel      + + + . + .
 task.prioritise  + + + . + .
+task.move        + + . . + .
 credits.read     + + + + + .
 credits.grant    + . . . + .
 budget.write     + . . . + .
@@ -49,14 +50,14 @@ _TASKS: Final = {"task.submit", "task.cancel", "task.prioritise", "bus.client"}
 SCOPED: Final[dict[str, set[str]]] = {
     "read": _READ | {"user.read", "audit.read"},
     "submit": _TASKS | {"task.read", "cluster.read", "node.read", "group.read"},
-    "operate": _READ | _TASKS | {"node.configure", "group.write", "config.write", "audit.read"},
+    "operate": _READ | _TASKS | {"node.configure", "task.move", "group.write", "config.write", "audit.read"},
     "admin": set(MAY),
     "bus": {"bus.client", "bus.node"},
 }
 """Scope -> what it leaves of a role."""
 
 ONLY_CLUSTER: Final = {
-    "node.configure", "group.write", "config.write", "credits.grant", "tariff.write", "tenant.write", "bus.node",
+    "node.configure", "task.move", "group.write", "config.write", "credits.grant", "tariff.write", "tenant.write", "bus.node",
 }  # fmt: skip
 """What identities of a tenant may not do, whatever their role: it is not about things of a tenant, or not theirs to give."""
 

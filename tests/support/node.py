@@ -114,15 +114,18 @@ NO_IMAGES_S = 86_400
 class Node:
     """nats-server and ``python -P -m services.server`` (reference backend) for the time of a ``with`` block."""
 
-    def __init__(self, folder: Path, **environment: str) -> None:
+    def __init__(self, folder: Path, *, beside: Self | None = None, **environment: str) -> None:
+        """``beside``: the node whose nats-server it uses."""
         self.folder = folder
-        self.nats = NatsServer(folder / "nats")
+        self._own_nats = beside is None
+        self.nats = NatsServer(folder / "nats") if beside is None else beside.nats
         self._environment = environment
         self.server: ForkedProcess | None = None
         self._sessions: list[Session] = []
 
     def __enter__(self) -> Self:
-        self.nats.start()
+        if self._own_nats:
+            self.nats.start()
         self.start_server()
         return self
 
@@ -131,7 +134,8 @@ class Node:
             session.close()
         self.stop_server()
         self.kill_executor()
-        self.nats.stop()
+        if self._own_nats:
+            self.nats.stop()
 
     def environment(self) -> dict[str, str]:
         return (

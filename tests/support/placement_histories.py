@@ -20,13 +20,14 @@ from bus_schemas.events import (
     SessionClosedFact,
     SessionOpenedFact,
     SessionPriorityChanged,
+    TaskDisplaced,
     TaskPlaced,
     TaskPriorityChanged,
     TaskStateChanged,
     TaskSubmitted,
 )
 from scheduler.placement import ClusterView, Decision, QueueMemory, expired_waiting, queue_decisions
-from scheduler.placement.states import STATES
+from scheduler.placement.states import STATES, Phase
 
 MS = 1_000_000
 NODES = ("a", "b", "c")
@@ -64,6 +65,7 @@ facts = st.one_of(
     ),
     st.builds(SessionPriorityChanged, now, st.sampled_from(SESSIONS), names, st.integers(0, 4)),
     st.builds(TaskPriorityChanged, now, st.sampled_from(TASKS), st.integers(0, 4)),
+    st.builds(TaskDisplaced, now, st.sampled_from(TASKS), st.sampled_from(("", *NODES)), st.booleans(), st.sampled_from(("", *NODES))),
     st.builds(TaskStateChanged, now, st.sampled_from(TASKS), st.sampled_from(STATES)),
     st.builds(GroupChanged, now, st.sampled_from(GROUPS), st.just(""), st.lists(names, max_size=3, unique=True).map(tuple), st.booleans()),
     st.builds(LoadObserved, now, st.lists(readings, max_size=4).map(tuple)),
@@ -127,6 +129,7 @@ def _now_and_then(draw: Random, number: int) -> Event:
         SessionClosedFact(1, session, node, "done", 0, 0, 0, 0, "", draw.random() < 0.3),
         SessionPriorityChanged(1, session, node, draw.randint(0, 4)),
         TaskPriorityChanged(1, task, draw.randint(0, 4)),
+        TaskDisplaced(1, task, draw.choice(["", "", node]), draw.random() < 0.5, draw.choice(["", "", *NODES])),
         GroupChanged(1, draw.choice(GROUPS), "", tuple(sorted(set(draw.choices(NODES, k=draw.randint(0, 2))))), draw.random() < 0.3),
         LoadObserved(1, ((node, draw.randint(0, 2), draw.randint(0, 100), draw.randint(0, 100), size),)),
         ConfigChanged(1, node, "overcommit_vram_percent", draw.choice([None, 0, 50, 200])),
@@ -143,6 +146,14 @@ def dated(event: Event, at_ns: int) -> Event:
     return msgspec.structs.replace(event, at_ns=at_ns) if hasattr(event, "at_ns") else event
 
 
+def _of_running(view: ClusterView, event: TaskDisplaced) -> TaskDisplaced:
+    for name in sorted(view.live):
+        placed = view.tasks[name].placed
+        if view.tasks[name].phase is Phase.STARTED and placed is not None:
+            return msgspec.structs.replace(event, task=name, node=placed.node)
+    return event
+
+
 def live(
     history: Sequence[Event],
     seen: Callable[[ClusterView, Decision], None] | None = None,
@@ -151,7 +162,8 @@ def live(
 ) -> tuple[ClusterView, list[Event]]:
     """A controller's run, a millisecond a fact: after each it goes through the queue, and what it decides joins the log. ``seen`` is
     shown each decision on the view that it was made on. ``memory``: kept from one pass to the next. ``honest``: without sessions of tasks
-    on nodes where they were never placed. The view, and the log."""
+    on nodes where they were never placed. What is displaced from node "" is a task that runs, from where it is. The view,
+    and the log."""
     view, log = ClusterView(), list[Event]()
 
     def add(event: Event) -> None:
@@ -163,6 +175,8 @@ def live(
         at_ns = tick * MS
         if honest and isinstance(event, SessionOpenedFact) and event.node not in hosts.get(event.task, ()):
             continue
+        if isinstance(event, TaskDisplaced) and not event.node:
+            event = _of_running(view, event)
         add(dated(event, at_ns))
         for expired in expired_waiting(view, at_ns):
             add(expired)

@@ -47,7 +47,7 @@ def room(view: ClusterView, node: str, device: DeviceFact) -> Capacity:
         covered.add(submitted.task)
     for name in view.nodes[node].sessions:
         session = view.sessions[name]
-        if session.fact.gpu != device.index or session.cut_off or session.fact.task in covered:
+        if session.fact.gpu != device.index or session.cut_off or (session.fact.task in covered and not session.given_up):
             continue
         promised += session.fact.quota_bytes
         noswap += 0 if session.fact.swap else session.fact.quota_bytes
@@ -152,7 +152,7 @@ def _missing(view: ClusterView, task: TaskView, name: str, device: DeviceFact) -
 
 def _reserved(view: ClusterView, task: TaskView, at_ns: int) -> tuple[str, tuple[int, ...]]:
     protect_ns = view.setting(QUEUE_PROTECT_MS) * MS
-    if not protect_ns or not task.submitted.queue or at_ns < task.wait_from_ns + protect_ns:
+    if not protect_ns or not task.queues or at_ns < task.wait_from_ns + protect_ns:
         return ("", ())
     held = task.reserved
     if held is None and len(set(view.reservations.values())) >= view.setting(QUEUE_RESERVATIONS):

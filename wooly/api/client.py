@@ -162,6 +162,14 @@ class Client:
     def cancel(self, task: str, *, revision: int | None = None) -> Task:
         return self._send("POST", f"tasks/{_part(task)}/cancel", Task, revision=revision)
 
+    def move(self, task: str, to: str = "", *, revision: int | None = None) -> Task:
+        """Have it run on node ``to``; empty: on any other one."""
+        return self._send("POST", f"tasks/{_part(task)}/move", Task, {"to": to} if to else {}, revision)
+
+    def place_again(self, task: str) -> Task:
+        """Place a task again whose node was lost."""
+        return self._send("POST", f"tasks/{_part(task)}/resume", Task)
+
     def set_priority(self, task: str, priority: int, *, revision: int | None = None) -> Task:
         return self._send("PATCH", f"tasks/{_part(task)}", Task, {"priority": priority}, revision)
 

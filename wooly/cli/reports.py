@@ -43,6 +43,17 @@ def cancel_task(task: tuple[str, ...], controller: str) -> None:
         echo(f"{name} is cancelled")
 
 
+@click.command(name="move")
+@click.argument("task", nargs=-1, required=True)
+@click.option("--to", default="", metavar="NODE", help="Where it shall run; without it, on any other node.")
+@controller_flag
+def move_task(task: tuple[str, ...], to: str, controller: str) -> None:
+    """Have running tasks run on another node; their scripts continue there."""
+    for name in task:
+        _client(controller).move(name, to)
+        echo(f"{name} is moved")
+
+
 @click.command(name="priority")
 @click.argument("task")
 @click.argument("priority", type=click.IntRange(0, 4))
@@ -167,7 +178,7 @@ def _percent(value: float | None) -> str:
 @json_flag
 @click.pass_context
 def tasks(context: click.Context, /, controller: str, as_json: bool, **asked: Any) -> None:
-    """List tasks, newest first, and where each was placed; cancel them, change their priority."""
+    """List tasks, newest first, and where each was placed; cancel and move them, change their priority."""
     if leave_to_subcommand(context):
         return
     found = get_json(controller, "/api/v1/tasks", {key: str(value) for key, value in asked.items() if value}, what=_WHAT)
@@ -223,7 +234,7 @@ def _list_groups(controller: str, as_json: bool) -> None:
     print_table(("group", "title", "nodes", "tasks"), rows, numbers=("tasks",), empty="no groups")
 
 
-for _command in (cancel_task, prioritise_task):
+for _command in (cancel_task, move_task, prioritise_task):
     tasks.add_command(_command)
 for _command in (drain_node, resume_node):
     nodes.add_command(_command)

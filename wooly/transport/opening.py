@@ -1,5 +1,5 @@
 """Finding a node and opening a session on it: directly on the bus, or placed by the controller: submit a task, poll while it is queued,
-withdraw it when the script leaves.
+withdraw it when the script leaves; and follow the task to another node.
 """
 
 from __future__ import annotations
@@ -40,11 +40,21 @@ if TYPE_CHECKING:
     from wooly.api import Client
     from wooly.api.answers import Task, Waiting
 
-__all__ = ["Replace", "open_on_node"]
+__all__ = ["Lost", "Opening"]
 
-Replace = Callable[[str, int, Callable[[], None]], SessionOpened]
-"""Open a session in the place of the one of this name, whose memory the node has lost; by how much the number of a repeated batch is lower
-there; a function that is called before each new try, and may raise. Raises what ``open_session`` raises."""
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A session that is lost, and is built again in another one."""
+
+    session: str
+    #: by how much the number of a repeated batch is lower there
+    skips: int
+    #: the number there of the last batch that was executed before
+    repeats: int
+    #: its task is to leave its node
+    displaced: bool = False
+
 
 _TIMEOUT_S: Final = 8.0
 _POLL_S: Final = 0.5
@@ -82,19 +92,32 @@ def place_for(config: Config, title: str, device: int) -> Place:
         return known[0]
 
 
+def _moved(config: Config, place: Place) -> None:
+    """The task of this process is placed there from now on."""
+    key = (os.getpid(), config)
+    with _lock:
+        known = _places.get(key)
+        if known is not None and known[0].terms.task == place.terms.task:
+            _places[key] = (place, known[1])
+
+
 def ask(config: Config, title: str) -> Place:
     """Submit a task, or take up the one that WOOLY_TASK_ID names, wait for room if it queues, and return its place.
 
     Raises PlacementError with the controller's reason, TaskCancelledError when the task is cancelled while it waits, ConfigError.
     """
-    from wooly.api import Client  # only with a controller
-
-    client = Client(config.controller_url, api_key=config.api_key, ca=config.tls_ca, insecure=config.insecure, timeout_s=_TIMEOUT_S)
+    client = _client(config)
     new_id = uuid.uuid4().hex  # a repeated request is the same task
     task = repeat(lambda: _get(client, config.task_id) if config.task_id else _submit(client, config, title, new_id), config.start_wait_s)
     if task.node is None and task.state == "queued":
         task = _wait(client, task, own=not config.task_id)
     return _place(task, config.tenant, title)
+
+
+def _client(config: Config) -> Client:
+    from wooly.api import Client  # only with a controller
+
+    return Client(config.controller_url, api_key=config.api_key, ca=config.tls_ca, insecure=config.insecure, timeout_s=_TIMEOUT_S)
 
 
 def _place(task: Task, tenant: str, title: str) -> Place:
@@ -238,35 +261,90 @@ def _unique() -> str:
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(16))
 
 
-def open_on_node(bus: BusThread, config: Config, title: str, device: int, traceparent: str = "") -> tuple[SessionOpened, Replace]:
-    """Open a session for the script's device ``device``, in this trace: the node's answer, and what opens another one in its place.
-    Raises what ``open_session`` raises."""
-    title = title_of(title)
-    place = place_for(config, title, device) if config.controller_url else _own_choice(bus, config, title)
-    node, gpus = place.node, place.gpus
-    if not 0 <= device < len(gpus):
-        raise ConfigError(f"device {device} does not exist: this task has {len(gpus)} (GPU_COUNT, GPUS)")
-    request = OpenSession(
-        session=subjects.session_name(bus.principal, _unique()),
-        gpus=(gpus[device],),
-        dedup=config.weights_dedup,
-        client_version=_VERSION,
-        vram_wait_ms=config.vram_wait_ms,
-        traceparent=traceparent,
-        **msgspec.structs.asdict(place.terms),
-    )
+class Opening:
+    """Opens the session of one device of a script on the node where the script's task is placed, and others in its place."""
 
-    def opened(request: OpenSession, wait_s: float, check: Callable[[], None]) -> SessionOpened:
-        found = repeat(lambda: _open(bus, node, request), wait_s, check)
+    def __init__(self, bus: BusThread, config: Config, title: str, device: int, traceparent: str = "") -> None:
+        """Find the place: the controller's choice with CONTROLLER_URL, else the first node that answers on the bus. ``traceparent``: of
+        the trace that the session is in. Raises what ``open_session`` raises."""
+        self._bus, self._config, self._title, self._device, self._traceparent = bus, config, title_of(title), device, traceparent
+        self._place = place_for(config, self._title, device) if config.controller_url else _own_choice(bus, config, self._title)
+        #: the task waits for another place
+        self._nowhere = False
+        if not 0 <= device < len(self._place.gpus):
+            raise ConfigError(f"device {device} does not exist: this task has {len(self._place.gpus)} (GPU_COUNT, GPUS)")
+
+    def open(self) -> SessionOpened:
+        """The node's answer. Raises what ``open_session`` raises."""
+        name = self._name()
+        return repeat(lambda: self._open(name, None), _start_wait_s(self._config))
+
+    def open_again(self, lost: Lost, check: Callable[[], None]) -> SessionOpened:
+        """Open a session in the place of a lost one, where the task is placed by now. ``check`` is called before each new try, and may
+        raise. Raises what ``open`` does."""
+        left = self._place.node if lost.displaced else ""
+        names: dict[str, str] = {}
+
+        def again() -> SessionOpened:
+            if names or lost.displaced or self._nowhere:
+                self._look(left)
+            return self._open(names.setdefault(self._place.node, self._name()), lost)
+
+        return repeat(again, self._config.recovery_wait_s, check)
+
+    def displaced(self) -> bool:
+        """Whether the task is placed elsewhere by now, or waits for a place because its node is lost: the controller is asked, and asked to
+        place it again."""
+        before = self._place
+        with contextlib.suppress(Away, PlacementError, TaskCancelledError):
+            self._look("")
+        return self._nowhere or self._place is not before
+
+    def _look(self, left: str) -> None:
+        """Learn from the controller where the task is placed. Raises Away while that is nowhere, or on node ``left``; PlacementError,
+        TaskCancelledError. While the controller does not answer the place stays as it is."""
+        if not self._config.controller_url:
+            return
+        client = _client(self._config)
+        try:
+            task = _get(client, self._place.terms.task)
+            if task.state == "failed":
+                with contextlib.suppress(PlacementError), _errors("does not place the task again"):
+                    task = client.place_again(task.id)
+        except Away:
+            if self._nowhere or left:
+                raise
+            return
+        if task.state not in ("queued", "started") and not (self._nowhere or task.state == "cancelled"):
+            return  # its node ended it; a new session there takes it up
+        self._nowhere = task.state in ("queued", "started") and task.node in (None, left)
+        if self._nowhere:
+            raise Away(PlacementError(f"task {task.id} waits for a place on another node"))
+        place = _place(task, self._config.tenant, self._title)
+        if (place.node, place.gpus) != (self._place.node, self._place.gpus):
+            self._place = place
+            _moved(self._config, place)
+
+    def _name(self) -> str:
+        return subjects.session_name(self._bus.principal, _unique())
+
+    def _open(self, name: str, lost: Lost | None) -> SessionOpened:
+        place = self._place
+        request = OpenSession(
+            session=name,
+            gpus=(place.gpus[self._device],),
+            dedup=self._config.weights_dedup,
+            client_version=_VERSION,
+            vram_wait_ms=self._config.vram_wait_ms,
+            traceparent=self._traceparent,
+            **msgspec.structs.asdict(place.terms),
+        )
+        if lost is not None:
+            request = msgspec.structs.replace(request, replaces=lost.session, skips=lost.skips, repeats=lost.repeats)
+        found = _open(self._bus, place.node, request)
         if found.node is None:
             raise ProtocolError("the node opened a session without identifying itself; client and node are of different versions")
         return msgspec.structs.replace(found, task=place.terms.task)
-
-    def replace(replaces: str, skips: int, check: Callable[[], None]) -> SessionOpened:
-        name = subjects.session_name(bus.principal, _unique())
-        return opened(msgspec.structs.replace(request, session=name, replaces=replaces, skips=skips), config.recovery_wait_s, check)
-
-    return opened(request, _start_wait_s(config), lambda: None), replace
 
 
 def _own_choice(bus: BusThread, config: Config, title: str) -> Place:

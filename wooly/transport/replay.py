@@ -131,6 +131,11 @@ class ReplayLog:
         self.base = seq
         self._fits()
 
+    @property
+    def last(self) -> int:
+        """The last batch whose effects are in it."""
+        return max(self._kept, default=self.base)
+
     def restore(self) -> list[Flush]:
         """The batches that build the image."""
         data = dict(self._image)

@@ -1,20 +1,23 @@
-"""Actions on tasks: submit, dry-run the placement, cancel, change the priority."""
+"""Actions on tasks: submit, dry-run the placement, cancel, change the priority, run elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from billing.tiers import TierBook, priority_refusal, task_excess, task_refusal
-from bus_schemas.events import Event, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
-from scheduler.placement import TaskView
+from bus_schemas.events import Event, TaskDisplaced, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
+from scheduler.placement import TaskView, explain
 from scheduler.placement.feasible import beyond_every_device
 from scheduler.placement.state import default_priority, default_vram_bytes
-from scheduler.placement.states import CANCELLED, CANCELLED_BY
+from scheduler.placement.states import CANCELLED, CANCELLED_BY, STARTED
+from scheduler.placement.view import cut_off
 from services.controller.errors import Invalid, OutOfState, TaskImpossible
 from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
-from services.controller.lookup import check, find_task, task_revision
+from services.controller.lookup import check, find_node, find_task, task_revision
 from services.controller.placer import Placer
 from services.controller.writer import Writer
 from services.kit.access import Action
@@ -109,6 +112,39 @@ class TaskActions:
             return None if view.priority == priority else TaskPriorityChanged(time.time_ns(), view.submitted.task, priority)
 
         return await self._change(by, "task.prioritise", task, revision, str(priority), change)
+
+    async def resume(self, by: Caller, task: str) -> TaskView:
+        """Place a task again whose node was lost: its client repeats its work. Of one that waits already: nothing. Raises OutOfState when
+        its node is not lost, or it is over."""
+
+        def change(view: TaskView) -> Event | None:
+            if view.waiting and view.displaced:
+                return None
+            node = self._projection.view.nodes.get(view.placed.node) if view.placed is not None else None
+            if not cut_off(view) or view.placed is None or node is None or node.lost is None:
+                raise OutOfState(f"task {view.submitted.task} has not lost its node: it is {view.state}")
+            return TaskDisplaced(time.time_ns(), view.submitted.task, view.placed.node, lost=True)
+
+        return await self._change(by, "task.submit", task, None, "placed again, for its node was lost", change)
+
+    async def move(self, by: Caller, task: str, to: str = "", *, revision: int | None = None) -> TaskView:
+        """Have a running task run on node ``to`` (empty: on any other); its client repeats there what it has not kept. Raises NotThere (of
+        the node too), OutOfState when it does not run, runs there, or fits on no such node now."""
+
+        def change(view: TaskView) -> Event:
+            name, clusters = view.submitted.task, self._projection.view
+            if view.state != STARTED or view.placed is None:
+                raise OutOfState(f"task {name} does not run: it is {view.state}")
+            target = find_node(clusters, to) if to else ""
+            if target == view.placed.node:
+                raise OutOfState(f"task {name} runs on that node")
+            wish = replace(view.submitted, task="", priority=view.priority)
+            fitting = {node for node, _, _ in explain(clusters, wish, time.time_ns()).scores} - {view.placed.node}
+            if not (fitting & {target} if target else fitting):
+                raise OutOfState(f"task {name} fits on no other node now" if not target else f"task {name} does not fit on that node now")
+            return TaskDisplaced(time.time_ns(), name, view.placed.node, lost=False, to=target)
+
+        return await self._change(by, "task.move", task, revision, f"to {to}" if to else "", change)
 
     def _under_ceiling(self, tenant: str, priority: int) -> None:
         """Raises Invalid when the tenant's tier has no such priority."""

@@ -26,6 +26,7 @@ REASON_TITLES: Final[dict[str, str]] = {
     why.NO_NODES: "No node has joined yet",
     why.UNKNOWN_GROUP: "The groups that the task targets do not exist",
     why.NODE_LOST: "The node is lost",
+    why.NODE_LEFT: "The task is moved to another node",
     why.NODE_DRAINED: "The node is drained: it takes no new tasks",
     why.NOT_IN_GROUP: "The node is in none of the task's groups",
     why.GROUP_ONLY: "The node serves only tasks that target its group",

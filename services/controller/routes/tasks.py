@@ -12,7 +12,7 @@ from litestar.params import Parameter
 
 from bus_schemas.events import TaskRefused
 from scheduler.placement import TaskView, why_waiting
-from services.controller.bodies import PriorityBody, RunBody, TaskBody
+from services.controller.bodies import MoveBody, PriorityBody, RunBody, TaskBody
 from services.controller.errors import Invalid, NotThere, OutOfState
 from services.controller.identity import caller_of
 from services.controller.lookup import find_node, task_revision
@@ -139,6 +139,31 @@ async def cancel_task(request: Ask, task: TaskId, if_match: Revision = None) -> 
     return answer_of(request, await parts.tasks.cancel(caller_of(request), task, revision=revision_of(if_match)))
 
 
+@post(
+    "/api/v1/tasks/{task:str}/move",
+    status_code=200,
+    summary="Have a running task run on another node",
+    action="task.move",
+    responses=problems(404, 409),
+)
+async def move_task(request: Ask, task: TaskId, data: MoveBody, if_match: Revision = None) -> Json:
+    """Its client repeats there what it has not kept. 409 if it does not run, or fits on no such node now."""
+    parts, to = parts_of(request), data.to or ""
+    return answer_of(request, await parts.tasks.move(caller_of(request), task, to, revision=revision_of(if_match)))
+
+
+@post(
+    "/api/v1/tasks/{task:str}/resume",
+    status_code=200,
+    summary="Place a task again whose node was lost",
+    action="task.submit",
+    responses=problems(404, 409),
+)
+async def resume_task(request: Ask, task: TaskId) -> Json:
+    """For the client, which repeats its work. 409 if its node is not lost."""
+    return answer_of(request, await parts_of(request).tasks.resume(caller_of(request), task))
+
+
 async def _journal(request: Ask, task: str) -> tuple[TaskView, Json]:
     """A task that the caller may know of, and what its devices' journals say of it."""
     parts = parts_of(request)
@@ -252,6 +277,6 @@ async def log(
     return {"text": part.text, "next": part.next, "ended": part.ended, "run": None if state is None else run_answer(state)}
 
 
-TASKS: Final = [tasks, task, waiting, waits, timeline, post_task, patch_task, cancel_task]
+TASKS: Final = [tasks, task, waiting, waits, timeline, post_task, patch_task, cancel_task, move_task, resume_task]
 PLACEMENTS: Final = [placements, placement, query_placement]
 RUNS: Final = [post_run, log]

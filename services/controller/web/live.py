@@ -176,6 +176,7 @@ _KINDS: Final[dict[type[object], str]] = {
     events.TaskPlaced: "task",
     events.TaskRefused: "task",
     events.TaskStateChanged: "task",
+    events.TaskDisplaced: "task",
     events.TaskPriorityChanged: "task",
     events.ConfigChanged: "config",
     events.GroupChanged: "group",

@@ -30,6 +30,7 @@ Action = Literal[
     "task.submit",
     "task.cancel",
     "task.prioritise",
+    "task.move",
     "credits.read",
     "credits.grant",
     "budget.write",
@@ -64,7 +65,7 @@ SCOPES: Final = ("read", "submit", "operate", "admin", "bus")
 _READ: Final = frozenset({"cluster.read", "node.read", "group.read", "config.read", "task.read", "credits.read", "tenant.read", "key.read"})
 _KEYS: Final = frozenset({"key.read", "key.write"})
 _OWN: Final = frozenset({"task.submit", "task.cancel", "task.prioritise", "bus.client"})
-_OPERATE: Final = frozenset({"node.configure", "group.write", "config.write", "audit.read"})
+_OPERATE: Final = frozenset({"node.configure", "task.move", "group.write", "config.write", "audit.read"})
 _RULE: Final = frozenset({"credits.grant", "budget.write", "tariff.write", "tenant.write", "user.read", "user.write"})
 _ALL: Final = _READ | _KEYS | _OWN | _OPERATE | _RULE | {"bus.node"}
 
@@ -87,7 +88,7 @@ _BY_SCOPE: Final[dict[str, frozenset[str]]] = {
 _OF_CLUSTER: Final = frozenset({"cluster.read", "node.read", "group.read", "config.read"})
 """Actions on entities that belong to no tenant: a tenant's member sees nodes and groups (never other tenants' tasks on them)."""
 _CLUSTER_ONLY: Final = frozenset(
-    {"node.configure", "group.write", "config.write", "credits.grant", "tariff.write", "tenant.write", "bus.node"}
+    {"node.configure", "task.move", "group.write", "config.write", "credits.grant", "tariff.write", "tenant.write", "bus.node"}
 )
 """Actions that identities of a tenant may not do, whatever their role: they concern the whole cluster, or would let a tenant set its own
 credits, prices or existence."""

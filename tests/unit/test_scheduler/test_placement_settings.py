@@ -148,6 +148,7 @@ TEXTS = {
     "group_empty": ("no node is in the task's groups", "no node is in the task's groups"),
     "node_lost": ("1 node lost", "3 nodes lost"),
     "node_drained": ("1 node drained", "3 nodes drained"),
+    "node_left": ("1 node that the task is moved away from", "3 nodes that the task is moved away from"),
     "not_in_group": ("1 node outside of the task's groups", "3 nodes outside of the task's groups"),
     "group_only": ("1 node for tasks of another group", "3 nodes for tasks of another group"),
     "no_device": ("1 node without a device", "3 nodes without a device"),

@@ -1,0 +1,207 @@
+"""A session whose node is lost, or that is moved, continues on another node: the same bits, charged once, in the same task."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from billing.projection import BillingView
+from bus_schemas.events import SessionClosedFact, TaskDisplaced, TaskPlaced, UsageRecorded
+from tests.support.node import Node, floats, increment, until
+from tests.support.plane import Controller
+from wooly import progress
+from wooly.errors import NodeLostError
+from wooly.link import Flush
+from wooly.session import Session
+
+N = 16
+
+
+@dataclass
+class Cluster:
+    """Two nodes and a controller."""
+
+    nodes: dict[str, Node]
+    controller: Controller
+
+    def open(self, **keys: Any) -> Session:
+        first = next(iter(self.nodes.values()))
+        return first.open(controller_url=self.controller.url, required_vram_mb=64, **keys)
+
+    def of(self, session: Session) -> Node:
+        assert session.info.node is not None
+        return self.nodes[session.info.node.name]
+
+    def task(self, session: Session) -> Any:
+        return self.controller.get(f"/api/v1/tasks/{session.info.task}")
+
+    def events(self) -> list[Any]:
+        return next(iter(self.nodes.values())).events()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    for name in ("a", "b", "controller"):
+        (tmp_path / name).mkdir()
+    with Node(tmp_path / "a", NODE_NAME="a") as a, Node(tmp_path / "b", beside=a, NODE_NAME="b") as b:
+        controller = Controller(a.nats.url, tmp_path / "controller", CONTROLLER_NODE_LEASE_MS="2000")
+        controller.start()
+        until(lambda: len(controller.get("/api/v1/nodes")["items"]) == 2, "two nodes")
+        try:
+            yield Cluster({"a": a, "b": b}, controller)
+        finally:
+            controller.stop()
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(progress, "say", lines.append)
+    return lines
+
+
+def add_one(session: Session, times: int) -> None:
+    for _ in range(times):
+        session.wait(session.submit(increment(N).flush([1])))
+
+
+def begin(session: Session) -> None:
+    session.wait(session.submit(Flush(uploads=[(1, memoryview(np.zeros(N)).cast("B"))])))
+    add_one(session, 20)
+
+
+def value(session: Session) -> float:
+    (data,) = session.wait(session.submit(Flush(reads=[(1, 0, 8 * N)])))
+    (found,) = set(floats(data))
+    return found
+
+
+def billed(events: list[Any]) -> BillingView:
+    view = BillingView()
+    for position, event in enumerate(events, start=1):
+        view.apply(position, [event])
+    return view
+
+
+def closed(cluster: Cluster, session: str) -> Callable[[], bool]:
+    return lambda: any(isinstance(event, SessionClosedFact) and event.session == session for event in cluster.events())
+
+
+def test_a_dead_node_costs_no_batch_and_no_bit(cluster: Cluster, said: list[str]) -> None:
+    session = cluster.open()
+    begin(session)
+    before, lost = cluster.of(session), session.info.session
+    used = sum(event.core_ns for event in until_used(cluster, lost))
+    before.kill_server()
+    before.kill_executor()
+    add_one(session, 20)
+    assert value(session) == 40
+    assert cluster.of(session) is not before
+    assert cluster.task(session)["state"] == "started"
+    assert any("is lost on node" in line for line in said) and any("continuing on node" in line for line in said)
+    session.close()
+    until(closed(cluster, session.info.session), "the end")
+    assert cluster.task(session)["state"] == "completed"
+    events = cluster.events()
+    repeated = [event for event in events if isinstance(event, UsageRecorded) and event.session == session.info.session]
+    assert 0 < sum(event.displaced_ns for event in repeated) < sum(event.core_ns for event in repeated)
+    assert sum(event.launches for event in repeated) == 20, "repeated batches count once"
+    view = billed(events)
+    assert not view.findings
+    free = min(used, sum(event.displaced_ns for event in repeated))
+    compiled = sum(event.compile_ns for event in events if isinstance(event, UsageRecorded))
+    assert sum(row.core_ns for row in view.rows.values()) == used + sum(event.core_ns for event in repeated) - free + compiled
+
+
+def until_used(cluster: Cluster, session: str, launches: int = 20) -> list[UsageRecorded]:
+    """What the session has used, once so many launches are in the log."""
+
+    def found() -> list[UsageRecorded]:
+        of = [event for event in cluster.events() if isinstance(event, UsageRecorded) and event.session == session]
+        return of if sum(event.launches for event in of) >= launches else []
+
+    return until(found, "usage in the log")
+
+
+def test_a_node_that_comes_back_ends_what_it_had_and_charges_nothing_for_it(cluster: Cluster) -> None:
+    session = cluster.open()
+    begin(session)
+    before, lost = cluster.of(session), session.info.session
+    used = sum(event.core_ns + event.compile_ns for event in until_used(cluster, lost))
+    assert before.server is not None
+    before.server.send_signal(signal.SIGSTOP)
+    add_one(session, 20)
+    assert value(session) == 40 and cluster.of(session) is not before
+    before.server.send_signal(signal.SIGCONT)
+    until(closed(cluster, lost), "the node ends it")
+    add_one(session, 1)
+    assert value(session) == 41
+    session.close()
+    until(closed(cluster, session.info.session), "the end")
+    assert cluster.task(session)["state"] == "completed"
+    events = cluster.events()
+    (end,) = (event for event in events if isinstance(event, SessionClosedFact) and event.session == lost)
+    assert end.reason in ("displaced", "done"), "of the controller's order and the client's goodbye, what comes first"
+    at = next(number for number, event in enumerate(events) if isinstance(event, TaskDisplaced))
+    late = [event for event in events[at:] if isinstance(event, UsageRecorded) and event.session == lost]
+    assert late, "it held memory meanwhile"
+    view = billed(events)
+    assert not view.findings
+    (row,) = (row for key, row in view.rows.items() if key[3] == late[0].node)
+    assert row.core_ns == used and row.byte_ms == sum(
+        event.byte_ms for event in events[:at] if isinstance(event, UsageRecorded) and event.session == lost
+    )
+
+
+def test_an_operator_moves_a_running_task(cluster: Cluster) -> None:
+    session = cluster.open()
+    begin(session)
+    before, lost = cluster.of(session), session.info.session
+    other = next(name for name, node in cluster.nodes.items() if node is not before)
+    assert cluster.controller.ask("POST", f"/api/v1/tasks/{session.info.task}/move", {"to": other}).status == 200
+    until(closed(cluster, lost), "the node ends it")
+    add_one(session, 20)
+    assert value(session) == 40 and cluster.of(session) is cluster.nodes[other]
+    again = cluster.controller.ask("POST", f"/api/v1/tasks/{session.info.task}/move", {})
+    assert again.status == 200
+    until(closed(cluster, session.info.session), "the node ends it")
+    add_one(session, 1)
+    assert value(session) == 41 and cluster.of(session) is before
+    session.close()
+    assert session.totals is not None and session.totals.launches == 41, "the totals are those of the script"
+    until(closed(cluster, session.info.session), "the end")
+    assert cluster.task(session)["state"] == "completed"
+    events = cluster.events()
+    assert len([event for event in events if isinstance(event, TaskPlaced)]) == 3
+    view = billed(events)
+    assert not view.findings
+    assert sum(row.launches for row in view.rows.values()) == 41
+
+
+def test_what_cannot_be_moved_says_why(cluster: Cluster) -> None:
+    session = cluster.open()
+    begin(session)
+    path = f"/api/v1/tasks/{session.info.task}"
+    home = cluster.task(session)["node_name"]
+    for body, part in (({"to": home}, "runs on that node"), ({"to": "nowhere"}, "nowhere")):
+        answer = cluster.controller.ask("POST", f"{path}/move", body)
+        assert answer.status in (404, 409) and part in answer.body.decode()
+    assert "has not lost its node" in cluster.controller.ask("POST", f"{path}/resume").body.decode()
+    session.close()
+    until(lambda: cluster.task(session)["state"] == "completed", "its end")
+    assert "does not run" in cluster.controller.ask("POST", f"{path}/move", {}).body.decode()
+
+
+def test_a_session_that_cannot_be_built_again_ends_with_its_node(cluster: Cluster) -> None:
+    session = cluster.open(recovery_mb=0, recovery_wait_s=8.0)
+    begin(session)
+    cluster.of(session).kill_server()
+    with pytest.raises(NodeLostError, match="has not answered"):
+        add_one(session, 1)
+    assert cluster.task(session)["state"] == "failed"
