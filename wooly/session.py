@@ -138,6 +138,8 @@ class Session:
         self._log = ReplayLog(log_bytes if opening is not None else 0)
         self._recoverable = self._log.whole
         self._rebuild = _Rebuild()
+        #: the session on a node that this one is asked to leave
+        self._leaving = ""
         self._target_s = target_s
         #: when the last image was taken, and how long that took
         self._image_s, self._image_cost_s = time.monotonic(), 0.0
@@ -208,6 +210,8 @@ class Session:
         self._check()
         self._go_on()
         with self._submit_lock:
+            if self._leaving == self._info.session:
+                self._leave()
             self._take_image_when_due()
             sent, full = self._submit(flush)
         if full:
@@ -484,6 +488,9 @@ class Session:
         if done.needs:
             self._send_bodies(done)
             return
+        if done.fault is not None and done.fault.name == faults.DISPLACED and not done.fault.fatal:
+            self._leaving = done.session
+            return
         if done.fault is not None and done.fault.name in (faults.MEMORY_LOST, faults.SESSION_UNKNOWN, faults.DISPLACED):
             fault = self._refusal[1] if self._refusal is not None else self._exception(done, done.fault)
             self._lost(done.session, fault, displaced=done.fault.name == faults.DISPLACED)
@@ -544,8 +551,8 @@ class Session:
     def _build_again(self, fault: WoolyError) -> None:
         """Open sessions in the place of the lost one until one has repeated all batches, or ``fault`` is final."""
         began_s = time.monotonic()
-        why = "the session leaves node" if self._rebuild.displaced else "the session's memory is lost on node"
-        progress.say(f"wooly: {why} {self._name}; repeating {len(self._log)} batches")
+        what = f"the session leaves node {self._name}" if self._rebuild.displaced else f"node {self._name} lost the session's memory"
+        progress.say(f"wooly: {what}; repeating {len(self._log)} batches")
         try:
             while True:
                 self._rebuild.attempts += 1
@@ -569,11 +576,12 @@ class Session:
         skipped = self._log.base - len(restored)
         lost, node, port = self._rebuild.lost, self._node, self._data_port
         ended = Lost(lost, skipped - self._skipped, self._log.last - skipped, self._rebuild.displaced)
+        if ended.displaced:
+            self._leave_books(lost, node)  # else its task would not be placed elsewhere
         info = self._opening.open_again(ended, self._check_left)
         self._bus.call(self._bus.subscribe(subjects.session_done(info.session, self._bus.principal), self._on_done), _SUBSCRIBE_S)
-        with contextlib.suppress(NoAnswer, TimeoutError, msgspec.DecodeError):  # it is over by now, and its totals are for people
-            over = self._close_request(CloseSession(lost), _PING_S, node)
-            self._before.append(self._bus.call(over, 2 * _PING_S))
+        if not ended.displaced:
+            self._leave_books(lost, node)  # not before: the node counts what is repeated by what it knows of this one
         with self._swap, self._state:
             unanswered = {seq: sent for seq, sent in (self._rebuild.todo | self._sent).items() if seq not in self._log}
             self._rebuild.repeated = {seq: (kept, seq in self._answers) for seq, kept in self._log}
@@ -600,9 +608,29 @@ class Session:
             if not self._repeated(sent):
                 return False
 
+    def _leave_books(self, lost: str, node: str) -> None:
+        """End a session that is lost; its totals are for people."""
+        with contextlib.suppress(NoAnswer, TimeoutError, msgspec.DecodeError):
+            over = self._close_request(CloseSession(lost, "displaced"), _PING_S, node)
+            self._before.append(self._bus.call(over, 2 * _PING_S))
+
     def _relink(self, before: DataPort) -> None:
         self._data_port.open()
         before.close()
+
+    def _leave(self) -> None:
+        """The session's task is to run elsewhere: fetch what its buffers hold, so that no work is repeated, and open another one there. No
+        other thread submits meanwhile. Until that can be done it runs on; the node ends it after a while."""
+        if self._blobs_untaken() or not self._all_answered():
+            return
+        with contextlib.suppress(WoolyError):  # what is not in the image is repeated
+            self._take_image()
+        self._lost(self._leaving, NodeLostError("the session's task is to run on another node; start the script again"), displaced=True)
+
+    def _blobs_untaken(self) -> bool:
+        """Whether answers are on the node until they are taken."""
+        with self._state:
+            return any(read.blob for answer in self._answers.values() if answer.done is not None for read in answer.done.reads)
 
     def _take_image_when_due(self) -> None:
         """Fetch what the session's buffers hold, so that batches so far need not be kept. No other thread submits meanwhile."""
@@ -612,9 +640,8 @@ class Session:
             progress.say(f"wooly: if a node loses its memory, this script ends from now on; {self._log.lack}")
         if not self._log.image_due(since_s=began_s - self._image_s, target_s=self._target_s, cost_s=self._image_cost_s):
             return
-        with self._state:
-            if any(read.blob for answer in self._answers.values() if answer.done is not None for read in answer.done.reads):
-                return  # these are on the node until they are taken
+        if self._blobs_untaken():
+            return
         with contextlib.suppress(WoolyError):  # an image more or less; the session's fault is raised by what follows
             if self._all_answered():
                 self._take_image()

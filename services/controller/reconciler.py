@@ -63,6 +63,8 @@ _RETRY_S: Final = 0.5
 _RETRY_MAX_S: Final = 15.0
 """The pause between two requests for the same change doubles from _RETRY_S up to this."""
 
+_LEAVE_MS: Final = 10_000
+"""How long the client of a task that is moved has to fetch its memory, before its session is ended."""
 _DEVICES_MAX: Final = 4_000
 """Devices of one load fact, so that a message stays below half a megabyte."""
 _LOAD_PAUSE_NS: Final = 2 * 10**9
@@ -197,18 +199,22 @@ class NodeRequest:
     by: str = ""
     #: Its sessions that end because it is to run elsewhere; empty: all end, for it was cancelled.
     displaced: tuple[str, ...] = ()
+    #: How long their clients have to leave by themselves.
+    grace_ms: int = 0
 
 
 def node_requests(view: ClusterView) -> list[NodeRequest]:
     """The changes that connected nodes have not applied yet, in a fixed order."""
     found: set[NodeRequest] = set()
-    displaced: dict[tuple[str, str], list[str]] = {}
-    for fact in (session.fact for session in sessions_to_end(view)):
+    displaced: dict[tuple[str, str, int], list[str]] = {}
+    for session in sessions_to_end(view):
+        fact = session.fact
         if view.tasks[fact.task].state == CANCELLED:
             found.add(NodeRequest(fact.node, fact.task, by=cancelled_by(view, fact.task)))
         else:
-            displaced.setdefault((fact.node, fact.task), []).append(fact.session)
-    found |= {NodeRequest(*key, displaced=tuple(names[:ENDED_MAX])) for key, names in displaced.items()}
+            displaced.setdefault((fact.node, fact.task, 0 if session.given_up else _LEAVE_MS), []).append(fact.session)
+    for (node, task, grace_ms), names in displaced.items():
+        found.add(NodeRequest(node, task, displaced=tuple(names[:ENDED_MAX]), grace_ms=grace_ms))
     found |= {NodeRequest(session.fact.node, session.fact.task, priority) for session, priority in sessions_to_reprioritise(view)}
     return sorted(found, key=lambda request: (request.node, request.task, request.priority is not None, request.displaced))
 
@@ -246,7 +252,7 @@ class NodeRequests:
 
     async def _ask(self, request: NodeRequest) -> None:
         if request.priority is None:
-            order = EndTask(request.task, request.by, bool(request.displaced), request.displaced)
+            order = EndTask(request.task, request.by, bool(request.displaced), request.grace_ms, request.displaced)
             verb, question = "end_task", msgspec.msgpack.encode(order)
         else:
             verb, question = "set_priority", msgspec.msgpack.encode(SetPriority(request.task, request.priority))

@@ -56,6 +56,7 @@ from services.server.protocol import (
     SpaceOpened,
 )
 from services.server.sessions import (
+    DISPLACED,
     Pending,
     Session,
     SessionRecord,
@@ -281,6 +282,16 @@ class Device:
         session.fault, session.reason = fault, reason
         if not released:
             self.close(session, -1, reason, stop=True)
+
+    def displace(self, session: Session, fault: Fault, grace_ms: int) -> None:
+        """Ask the client to leave, which continues on another node; end the session when it had ``grace_ms`` for that."""
+        now_ns = time.monotonic_ns()
+        if not session.leaving_ns and grace_ms:
+            session.leaving_ns = now_ns
+            name = session.record.session
+            self._send_done(name, encode_done(Done(name, 0, fault=msgspec.structs.replace(fault, fatal=False))))
+        elif now_ns - session.leaving_ns >= grace_ms * 10**6:
+            self.cancel(session, fault, DISPLACED)
 
     def prioritise(self, session: Session, priority: int) -> None:
         """Give a session another priority: from now on for its launches, its memory, its bill; in the log."""

@@ -21,7 +21,7 @@ from services.kit.bus import Bus
 from services.kit.follow import Follower
 from services.kit.log import get_logger
 from services.server.device import Device
-from services.server.sessions import CANCELLED, DISPLACED, Session
+from services.server.sessions import CANCELLED, Session
 
 __all__ = ["Orders", "Overcommit", "cancelled", "displaced"]
 
@@ -56,14 +56,16 @@ class Orders:
             return msgspec.msgpack.encode(TaskEnded(self._node, self._epoch, "", fault=_bad("request", str(error))))
         if not order.task:
             return msgspec.msgpack.encode(TaskEnded(self._node, self._epoch, "", fault=_NO_TASK))
-        fault, reason = (displaced(order.task), DISPLACED) if order.displaced else (cancelled(order.task, order.by), CANCELLED)
         ended = []
         for device, session in self._of(order.task):
             if not order.sessions or session.record.session in order.sessions:
-                device.cancel(session, fault, reason)
+                if order.displaced:
+                    device.displace(session, displaced(order.task), order.grace_ms)
+                else:
+                    device.cancel(session, cancelled(order.task, order.by), CANCELLED)
                 ended.append(session.record.session)
         if ended:
-            self._log.info("task ended", task=order.task, by=order.by, reason=reason, sessions=ended)
+            self._log.info("task ended", task=order.task, by=order.by, displaced=order.displaced, sessions=ended)
         return msgspec.msgpack.encode(TaskEnded(self._node, self._epoch, order.task, tuple(ended)))
 
     async def set_priority(self, subject: str, data: bytes) -> bytes:

@@ -143,6 +143,8 @@ class Session:
     expected: bool = False
     #: The executor was asked for answers that were lost on their way.
     recalling: bool = False
+    #: When its client was asked to leave, monotonic; 0: it was not.
+    leaving_ns: int = 0
     #: How its script ended, once that is known.
     outcome: Outcome | None = None
     #: When the executor lost its memory, monotonic.

@@ -13,6 +13,7 @@ import pytest
 
 from billing.projection import BillingView
 from bus_schemas.events import SessionClosedFact, TaskDisplaced, TaskPlaced, UsageRecorded
+from tests.support.command import command_in
 from tests.support.node import Node, floats, increment, until
 from tests.support.plane import Controller
 from wooly import progress
@@ -104,7 +105,7 @@ def test_a_dead_node_costs_no_batch_and_no_bit(cluster: Cluster, said: list[str]
     assert value(session) == 40
     assert cluster.of(session) is not before
     assert cluster.task(session)["state"] == "started"
-    assert any("is lost on node" in line for line in said) and any("continuing on node" in line for line in said)
+    assert any("lost the session's memory" in line for line in said) and any("continuing on node" in line for line in said)
     session.close()
     until(closed(cluster, session.info.session), "the end")
     assert cluster.task(session)["state"] == "completed"
@@ -147,7 +148,7 @@ def test_a_node_that_comes_back_ends_what_it_had_and_charges_nothing_for_it(clus
     assert cluster.task(session)["state"] == "completed"
     events = cluster.events()
     (end,) = (event for event in events if isinstance(event, SessionClosedFact) and event.session == lost)
-    assert end.reason in ("displaced", "done"), "of the controller's order and the client's goodbye, what comes first"
+    assert end.reason == "displaced"
     at = next(number for number, event in enumerate(events) if isinstance(event, TaskDisplaced))
     late = [event for event in events[at:] if isinstance(event, UsageRecorded) and event.session == lost]
     assert late, "it held memory meanwhile"
@@ -159,29 +160,52 @@ def test_a_node_that_comes_back_ends_what_it_had_and_charges_nothing_for_it(clus
     )
 
 
-def test_an_operator_moves_a_running_task(cluster: Cluster) -> None:
+def test_an_operator_moves_a_running_task(cluster: Cluster, said: list[str]) -> None:
+    """With its memory, while it sends batches; what it has not fetched is repeated when it was silent for too long."""
     session = cluster.open()
     begin(session)
-    before, lost = cluster.of(session), session.info.session
+    before, path = cluster.of(session), f"/api/v1/tasks/{session.info.task}/move"
     other = next(name for name, node in cluster.nodes.items() if node is not before)
-    assert cluster.controller.ask("POST", f"/api/v1/tasks/{session.info.task}/move", {"to": other}).status == 200
-    until(closed(cluster, lost), "the node ends it")
-    add_one(session, 20)
-    assert value(session) == 40 and cluster.of(session) is cluster.nodes[other]
-    again = cluster.controller.ask("POST", f"/api/v1/tasks/{session.info.task}/move", {})
-    assert again.status == 200
-    until(closed(cluster, session.info.session), "the node ends it")
+    assert cluster.controller.ask("POST", path, {"to": other}).status == 200
+    done = 20
+    while cluster.of(session) is before:
+        add_one(session, 1)
+        done += 1
+    assert cluster.of(session) is cluster.nodes[other]
+    assert any("leaves node" in line and "repeating 0 batches" in line for line in said)
+    add_one(session, 5)
+    assert value(session) == done + 5
+    moved = session.info.session
+    assert cluster.controller.ask("POST", path, {}).status == 200
+    until(closed(cluster, moved), "the node ends it")
     add_one(session, 1)
-    assert value(session) == 41 and cluster.of(session) is before
+    assert value(session) == done + 6 and cluster.of(session) is before
     session.close()
-    assert session.totals is not None and session.totals.launches == 41, "the totals are those of the script"
+    assert session.totals is not None and session.totals.launches == done + 6, "the totals are those of the script"
     until(closed(cluster, session.info.session), "the end")
     assert cluster.task(session)["state"] == "completed"
     events = cluster.events()
     assert len([event for event in events if isinstance(event, TaskPlaced)]) == 3
     view = billed(events)
     assert not view.findings
-    assert sum(row.launches for row in view.rows.values()) == 41
+    assert sum(row.launches for row in view.rows.values()) == done + 6
+
+
+def test_a_drained_node_gives_its_tasks_away(cluster: Cluster, tmp_path: Path) -> None:
+    session = cluster.open()
+    begin(session)
+    before, wooly = cluster.of(session), command_in(tmp_path)
+    home, away = sorted(cluster.nodes, key=lambda name: cluster.nodes[name] is not before)
+    done = wooly("nodes", "drain", home, "--move", CONTROLLER_URL=cluster.controller.url)
+    assert (done.returncode, done.stderr) == (0, ""), done
+    assert f"{session.info.task} is moved" in done.stdout and "nothing is on it" in done.stdout
+    while cluster.of(session) is before:
+        add_one(session, 1)
+    assert cluster.of(session) is cluster.nodes[away]
+    done = wooly("nodes", "drain", away, "--move", CONTROLLER_URL=cluster.controller.url)
+    assert f"{session.info.task} stays: " in done.stderr and "fits on no other node now" in done.stderr
+    assert "1 still on it" in done.stdout
+    add_one(session, 1)
 
 
 def test_what_cannot_be_moved_says_why(cluster: Cluster) -> None:

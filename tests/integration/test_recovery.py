@@ -21,6 +21,7 @@ from wooly import progress
 from wooly.errors import NodeLostError, PlacementError, RecoveryDivergedError, SessionLostError
 from wooly.link import Flush
 from wooly.session import Session
+from wooly.transport.opening import Lost
 
 N = 16
 
@@ -276,14 +277,15 @@ def test_a_session_that_is_lost_again_and_again_is_over(node: Node, said: list[s
     assert len(set(lost)) == len(lost) == 3
 
 
-def test_a_place_that_is_refused_ends_the_session(node: Node) -> None:
+def test_a_place_that_is_refused_ends_the_session(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     session = node.open()
     upload(session, 1, np.zeros(N))
-    session._replace = refusing
+    assert session._opening is not None
+    monkeypatch.setattr(session._opening, "open_again", refusing)
     node.kill_executor()
     with pytest.raises(PlacementError, match="no place"):
         add_one(session, 1000)
 
 
-def refusing(lost: str, skips: int, check: Callable[[], None]) -> SessionOpened:
+def refusing(lost: Lost, check: Callable[[], None]) -> SessionOpened:
     raise PlacementError("no place")

@@ -116,6 +116,8 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("GET", "/api/v1/tasks/{task:str}"): Route("task.read", of="task"),
     ("PATCH", "/api/v1/tasks/{task:str}"): Route("task.prioritise", of="task", body={"priority": 3}),
     ("POST", "/api/v1/tasks/{task:str}/cancel"): Route("task.cancel", of="task"),
+    ("POST", "/api/v1/tasks/{task:str}/move"): Route("task.move", of="task", body={}),
+    ("POST", "/api/v1/tasks/{task:str}/resume"): Route("task.submit", of="task"),
     ("GET", "/api/v1/tasks/{task:str}/waiting"): Route("task.read", of="task"),
     ("GET", "/api/v1/tasks/{task:str}/waits"): Route("task.read", of="task"),
     ("GET", "/api/v1/tasks/{task:str}/timeline"): Route("task.read", of="task"),
@@ -187,6 +189,7 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("GET", "/tasks/{task:str}"): Route("task.read", of="task"),
     ("GET", "/tasks/{task:str}/ran"): Route("task.read", of="task"),
     ("POST", "/tasks/{task:str}/cancel"): Route("task.cancel", of="task", form={}),
+    ("POST", "/tasks/{task:str}/move"): Route("task.move", of="task", form={}),
     ("POST", "/tasks/{task:str}/priority"): Route("task.prioritise", of="task", form={"priority": "3"}),
 }
 

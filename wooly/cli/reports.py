@@ -14,6 +14,7 @@ from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json
 from wooly.cli.options import controller_flag, json_flag
 from wooly.cli.output import bytes_text, print_json, print_table
+from wooly.errors import ApiError
 
 __all__ = ["groups", "nodes", "tasks"]
 
@@ -66,10 +67,21 @@ def prioritise_task(task: str, priority: int, controller: str) -> None:
 
 @click.command(name="drain")
 @click.argument("node")
+@click.option("--move", is_flag=True, help="Have what runs there continue on other nodes.")
 @controller_flag
-def drain_node(node: str, controller: str) -> None:
+def drain_node(node: str, move: bool, controller: str) -> None:
     """Give a node no new tasks; it finishes what it has."""
-    left = sum(len(device.tasks) for device in _client(controller).drain(node).devices)
+    client = _client(controller)
+    tasks = list(dict.fromkeys(task for device in client.drain(node).devices for task in device.tasks))
+    left = len(tasks)
+    for task in tasks if move else ():
+        try:
+            client.move(task)
+        except ApiError as error:
+            echo(f"{task} stays: {error.detail}", err=True)
+        else:
+            left -= 1
+            echo(f"{task} is moved")
     echo(f"{node} takes no new tasks; {left} still on it" if left else f"{node} takes no new tasks; nothing is on it")
 
 

@@ -159,6 +159,18 @@ async def prioritise(request: Ask, task: str) -> Response[Any]:
     return redirect(f"/tasks/{task}", f"Priority {body.priority} from now on.")
 
 
+@post("/tasks/{task:str}/move", action="task.move", include_in_schema=False, csrf="form")
+async def move(request: Ask, task: str) -> Response[Any]:
+    values = await form_values(request)
+    try:
+        await parts_of(request).tasks.move(caller_of(request), task, revision=revision_in(values))
+    except Stale:
+        return redirect(f"/tasks/{task}", STALE, "warn")
+    except OutOfState as error:
+        return redirect(f"/tasks/{task}", f"Not moved: {error}.", "warn")
+    return redirect(f"/tasks/{task}", "It leaves its node, and continues on another one.")
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """Rows of one page of the table."""
@@ -348,4 +360,4 @@ async def _bill(request: Request[Any, Any, Any], context: UiContext, task: TaskV
     return (line, "") if line is not None else (None, "Nothing has been charged yet: a bill begins with the first batch.")
 
 
-ROUTES: Final = [listed, one, ran, new, submit, cancel, prioritise]
+ROUTES: Final = [listed, one, ran, new, submit, cancel, move, prioritise]
