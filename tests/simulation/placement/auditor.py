@@ -12,7 +12,7 @@ from tests.simulation.placement.books import MS, Books
 __all__ = ["AuditError", "Auditor"]
 
 _CLUSTER = {"no_nodes", "unknown_group", "group_empty"}
-_NODE = {"node_lost", "node_drained", "not_in_group", "group_only", "no_device"}
+_NODE = {"node_lost", "node_drained", "not_in_group", "group_only", "no_device", "node_left"}
 
 
 class AuditError(AssertionError):
@@ -74,8 +74,9 @@ class Auditor:
         ahead = sorted(rank for name in books.waiting if (rank := books.rank(name, event.at_ns)) < mine)
         seen: set[tuple[object, ...]] = set()
         for rank in ahead:
-            wish = books.tasks[rank[-1]].wish
-            shape = (wish.vram_bytes, wish.gpu_count, wish.exclusive, wish.noswap, wish.groups)
+            task = books.tasks[rank[-1]]
+            wish = task.wish
+            shape = (wish.vram_bytes, wish.gpu_count, wish.exclusive, wish.noswap, wish.groups, task.leaving)
             if shape not in seen:
                 seen.add(shape)
                 self.counts["searches"] += 1

@@ -14,6 +14,7 @@ from bus_schemas.events import (
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
+    TaskDisplaced,
     TaskPlaced,
     TaskPriorityChanged,
     TaskRefused,
@@ -49,6 +50,11 @@ class Task:
     gpus: tuple[int, ...] = ()
     wait_from_ns: int = 0
     session: str = ""
+    #: it failed because its node was lost
+    cut: bool = False
+    displaced: bool = False
+    #: (the node that it leaves, the only one it may go to), either may be empty
+    leaving: tuple[str, str] = ("", "")
     reserved: tuple[str, tuple[int, ...]] = ("", ())
     guarded_ns: int = 0
 
@@ -76,6 +82,8 @@ class Books:
     kept: dict[Device, str] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
     """Sessions of an earlier epoch of their node."""
+    given_up: set[str] = field(default_factory=set)
+    """Sessions that were left on a lost node: their tasks run elsewhere."""
     turn: int = 0
     last_turns: dict[tuple[str, int], int] = field(default_factory=dict)
 
@@ -119,6 +127,9 @@ class Books:
             return "the node is drained"
         if (wish.groups and not groups & set(wish.groups)) or (groups and not wish.groups):
             return "the node is in other groups"
+        left, to = self.tasks[wish.task].leaving
+        if node == left or (to and node != to):
+            return "the task leaves the node, or goes to another"
         return ""
 
     # -- folding -----------------------------------------------------------------------------------------------------------------------
@@ -162,14 +173,40 @@ class Books:
                 else:
                     self.held.setdefault((event.node, event.gpu), {})[event.session] = Held(event.quota_bytes, not event.swap, False)
             case SessionClosedFact():
-                session = self.sessions.pop(event.session)
-                self.held.get((session.node, session.gpu), {}).pop(event.session, None)
-                if session.task and self.tasks[session.task].state == "started":
-                    self.over(session.task, "failed" if event.failed else "completed")
+                self._closed(self.sessions.pop(event.session), event)
+            case TaskDisplaced():
+                self._left(event)
             case TaskStateChanged():
                 self._stated(event)
             case _:
                 raise AssertionError(f"the world does not know {type(event).__name__}")
+
+    def _closed(self, session: SessionOpenedFact, event: SessionClosedFact) -> None:
+        self.held.get((session.node, session.gpu), {}).pop(event.session, None)
+        if not session.task or event.session in self.given_up:
+            return
+        if self.tasks[session.task].cut and not event.failed:
+            self.tasks[session.task].state, self.tasks[session.task].cut = "completed", False  # its node was only cut off
+        elif self.tasks[session.task].state == "started":
+            if any(self.tasks[session.task].leaving):
+                self._wait_again(session.task, event.at_ns)
+            else:
+                self.over(session.task, "failed" if event.failed else "completed")
+
+    def _left(self, event: TaskDisplaced) -> None:
+        task = self.tasks[event.task]
+        task.displaced = True
+        task.leaving = ("" if event.lost else event.node, event.to)
+        if event.lost:
+            self.given_up.add(task.session)
+            self._wait_again(event.task, event.at_ns)
+
+    def _wait_again(self, name: str, at_ns: int) -> None:
+        task = self.tasks[name]
+        for gpu in task.gpus:
+            self.held.get((task.node, gpu), {}).pop(name, None)
+        task.state, task.cut, task.node, task.gpus, task.wait_from_ns = "queued", False, "", (), at_ns
+        self._wait(name)
 
     def over(self, name: str, state: str) -> None:
         task = self.tasks[name]
@@ -197,20 +234,18 @@ class Books:
 
     def _displaced(self, name: str, at_ns: int) -> None:
         task = self.tasks[name]
-        if task.state == "queued" and task.wish.queue:
-            for gpu in task.gpus:
-                self.held.get((task.node, gpu), {}).pop(name, None)
-            task.node, task.gpus, task.wait_from_ns = "", (), at_ns
-            self._wait(name)
+        if task.state == "queued" and (task.wish.queue or task.displaced):
+            self._wait_again(name, at_ns)
         else:
             self.over(name, "failed")
+            task.cut = True
 
     def _resume(self, session: SessionOpenedFact) -> None:
         """The node was only cut off: what ran there runs still."""
-        if not session.task:
+        if not session.task or session.session in self.given_up:
             self.held.setdefault((session.node, session.gpu), {})[session.session] = Held(session.quota_bytes, not session.swap, False)
-        elif self.tasks[session.task].state == "failed":
-            self.tasks[session.task].state = "started"
+        elif self.tasks[session.task].cut:
+            self.tasks[session.task].state, self.tasks[session.task].cut = "started", False
             self._hold(session.task)
 
     def _last_turn(self, wish: TaskSubmitted) -> int:
@@ -236,14 +271,14 @@ class Books:
             if holder is not None and holder != event.task:
                 self.tasks[holder].guarded_ns = event.at_ns  # a task ahead took of its room
         self._unkeep(event.task)
-        task.node, task.gpus = event.node, event.gpus
+        task.node, task.gpus, task.leaving = event.node, event.gpus, ("", "")
         self.turn = max(self.turn, task.turn)
         self.waiting.discard(event.task)
         self._hold(event.task)
 
     def _refused(self, event: TaskRefused) -> None:
         task = self.tasks[event.task]
-        if not task.wish.queue:
+        if not (task.wish.queue or task.displaced):
             self.over(event.task, "failed")
             return
         reserved = (event.reserved_node, event.reserved_gpus)

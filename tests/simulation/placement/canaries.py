@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from scheduler.errors import ReplayMismatch
 from scheduler.placement import columns, order, queue, survey
+from scheduler.placement.state import ClusterState
 from scheduler.placement.view import ClusterView
 from tests.simulation.placement.auditor import AuditError
 from tests.simulation.placement.world import Plan, replay, run
@@ -48,6 +49,14 @@ def lets_everybody_into_groups(original: Any) -> Any:
 
 def uses_drained_nodes(original: Any) -> Any:
     return lambda view, task, relaxed: original(view, task, relaxed | {"node_drained"})
+
+
+def places_a_task_where_it_comes_from(original: Any) -> Any:
+    return lambda self, task: None
+
+
+def counts_what_was_given_up(original: Any) -> Any:
+    return lambda self, task, name: None
 
 
 def serves_the_youngest_first(original: Any) -> Any:
@@ -123,6 +132,8 @@ CANARIES: Final[dict[Callable[[Any], Any], tuple[tuple[Any, str], ...]]] = {
     takes_pinned_memory_for_swappable: _in(survey, "free_physical"),
     lets_everybody_into_groups: _in(survey, "_nodes"),
     uses_drained_nodes: _in(survey, "_nodes"),
+    places_a_task_where_it_comes_from: _in(ClusterState, "leaving"),
+    counts_what_was_given_up: _in(ClusterView, "_give_up"),
     serves_the_youngest_first: _in(queue, "in_order"),
     never_lets_anybody_rise: _in(order, "_level"),
     ignores_reservations: _in(decide, "kept_from"),

@@ -22,6 +22,7 @@ from bus_schemas.events import (
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
+    TaskDisplaced,
     TaskPlaced,
     TaskPriorityChanged,
     TaskRefused,
@@ -188,7 +189,9 @@ class World:
     def trouble(self) -> None:
         draw, books = self.draw, self.auditor.books
         node = draw.choice(self.names)
-        kind = draw.choice((self.lose, self.lose, self.drain, self.regroup, self.overcommit, self.reprioritise, self.cancel, self.direct))
+        kind = draw.choice(
+            (self.lose, self.lose, self.move, self.drain, self.regroup, self.overcommit, self.reprioritise, self.cancel, self.direct)
+        )
         kind(node, books)
         if self.coming:
             self.at(draw.expovariate(self.rate() / self.plan.calm), self.trouble)
@@ -197,11 +200,48 @@ class World:
         if not books.nodes[node].here:
             return
         epoch, groups = books.nodes[node].epoch, tuple(books.nodes[node].declared)
+        running = [session for session in books.sessions.values() if session.node == node and session.task]
         self.add(NodeLost(self.now_ns, node, epoch, "silent"))
+        for session in running:
+            if self.draw.random() < 0.6:
+                self.at(self.draw.randint(5, 90), lambda session=session: self.resume(session))  # type: ignore[misc]  # bound now
         if self.draw.random() < 0.5:
-            self.at(60, lambda: self.add(NodeRecovered(self.now_ns, node, epoch)))
+            self.at(60, lambda: self.recover(node, epoch))
         else:
             self.at(120, lambda: self.join(node, epoch + 1, groups))
+
+    def recover(self, node: str, epoch: int) -> None:
+        self.add(NodeRecovered(self.now_ns, node, epoch))
+        books = self.auditor.books
+        for name in [name for name, session in books.sessions.items() if session.node == node and name in books.given_up]:
+            self.at(self.draw.randint(1, 30), lambda name=name: self.end(name))  # type: ignore[misc]  # bound now
+
+    def resume(self, session: SessionOpenedFact) -> None:
+        """A client asks for another place, if its node is lost still."""
+        books = self.auditor.books
+        task = books.tasks[session.task]
+        if task.cut and task.session == session.session and not books.nodes[session.node].here:
+            self.add(TaskDisplaced(self.now_ns, session.task, session.node, lost=True))
+
+    def end(self, session: str) -> None:
+        """The node ends a session that it was asked to end, or its client leaves."""
+        if session in self.auditor.books.sessions:
+            node = self.auditor.books.sessions[session].node
+            self.add(SessionClosedFact(self.now_ns, session, node, "displaced", 1, 1, 1, 1, ""))
+
+    def move(self, node: str, books: Any) -> None:
+        """An operator has a running task run elsewhere."""
+        for name, session in list(books.sessions.items())[-5:]:
+            if (
+                session.task
+                and name not in books.given_up
+                and books.tasks[session.task].state == "started"
+                and books.nodes[session.node].here
+            ):
+                to = self.draw.choice(("", "", node if node != session.node else ""))
+                self.add(TaskDisplaced(self.now_ns, session.task, session.node, lost=False, to=to))
+                self.at(self.draw.randint(1, 15), lambda name=name: self.end(name))  # type: ignore[misc]  # bound now
+                return
 
     def drain(self, node: str, books: Any) -> None:
         self.add(ConfigChanged(self.now_ns, node, "drained", 1))
