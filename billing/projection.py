@@ -56,6 +56,8 @@ class Row(msgspec.Struct, array_like=True):
     core_micro: int = 0
     vram_micro: int = 0
     facts: int = 0
+    recovered_ns: int = 0
+    """Core time that repeated lost work, or was lost itself: the operator's, in no charge."""
 
 
 class Grant(msgspec.Struct, array_like=True, frozen=True):
@@ -155,14 +157,16 @@ class BillingView(msgspec.Struct):
             self.unbelieved[fact.node] = self.unbelieved.get(fact.node, 0) + 1
             self._doubt(fact.node, f"usage of {fact.tenant}, not charged", why)
             return
+        key = (fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node, self.evidence.title(fact))
+        row = self.rows.setdefault(key, Row())
         if self.evidence.given_up(fact):
+            row.recovered_ns += fact.core_ns
             return
         price = self.tariff.at(self.tiers.tier_of(fact.tenant, fact.from_ns), fact.from_ns)
         core_ns = self.evidence.charged_ns(fact)
         amount = charge(core_ns, fact.byte_ms, price)
-        key = (fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node, self.evidence.title(fact))
-        row = self.rows.setdefault(key, Row())
         row.core_ns += core_ns
+        row.recovered_ns += fact.core_ns + fact.compile_ns - core_ns
         row.byte_ms += fact.byte_ms
         row.instructions += fact.instructions
         row.launches += fact.launches

@@ -35,6 +35,8 @@ class CreditLine(msgspec.Struct, frozen=True):
     byte_ms: int
     instructions: int
     launches: int
+    #: core-ns that repeated lost work, and are not charged
+    recovered_ns: int
 
 
 class CreditReport(msgspec.Struct, frozen=True):
@@ -68,7 +70,7 @@ def credit_report(
     last = -(-to_ns // MINUTE_NS)
     at = GROUPINGS[by]
     groups: dict[str, list[int]] = {}
-    total = [0] * 6
+    total = [0] * 7
     for key, row in view.rows.items():
         if (
             key[0] < first
@@ -77,8 +79,8 @@ def credit_report(
             or (task is not None and key[2] != task)
         ):
             continue
-        values = (row.core_micro, row.vram_micro, row.core_ns, row.byte_ms, row.instructions, row.launches)
-        group = groups.setdefault(str(key[at]), [0] * 6)
+        values = (row.core_micro, row.vram_micro, row.core_ns, row.byte_ms, row.instructions, row.launches, row.recovered_ns)
+        group = groups.setdefault(str(key[at]), [0] * 7)
         for i, value in enumerate(values):
             group[i] += value
             total[i] += value
@@ -95,7 +97,7 @@ def report_csv(report: CreditReport) -> str:
     """The report as CSV, one header line, the total last. Credits are decimal with six places, exact."""
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow([report.by, "core_credits", "vram_credits", "core_ns", "byte_ms", "instructions", "launches"])
+    writer.writerow([report.by, "core_credits", "vram_credits", "core_ns", "byte_ms", "instructions", "launches", "recovered_ns"])
     for line in (*report.lines, report.total):
         writer.writerow(
             [
@@ -106,6 +108,7 @@ def report_csv(report: CreditReport) -> str:
                 line.byte_ms,
                 line.instructions,
                 line.launches,
+                line.recovered_ns,
             ]
         )
     return out.getvalue()

@@ -194,8 +194,8 @@ class NodeStats(msgspec.Struct, frozen=True):
 
 class EndTask(msgspec.Struct, frozen=True):
     """End sessions of a task, now: what runs is stopped where it can be, what waits is dropped. ``by``: who wishes it, for the sessions'
-    error. ``displaced``: the task is not cancelled, but is to run elsewhere: its clients are notified first, and have ``grace_ms`` to leave by
-    themselves until the order is given again. ``sessions``: those to end; empty: all. The same again changes nothing."""
+    error. ``displaced``: the task is not cancelled, but is to run elsewhere: its clients are notified first, and have ``grace_ms`` to leave
+    by themselves until the order is given again. ``sessions``: those to end; empty: all. The same again changes nothing."""
 
     task: Name
     by: Text = ""

@@ -100,6 +100,13 @@ def use(client: Client) -> None:
     assert client.tasks(priority=0, node="node-a", group="team", sort="id", limit=5, offset=0).items == []
     assert client.set_priority("alone", 3, revision=client.task("alone").revision).priority == 3
     assert client.cancel("alone").state == "cancelled"
+    for moves, why in (
+        (lambda: client.move("alone", "node-a"), "does not run"),
+        (lambda: client.place_again("alone"), "has not lost its node"),
+    ):
+        with pytest.raises(ApiError, match=why) as refused:
+            moves()
+        assert refused.value.status == 409
     assert client.placement(placed.id).state == "placed"
     with pytest.raises(ApiError, match="no runner takes scripts of tenant") as refused:  # there is none in this house
         client.submit_run("pass", 100, tenant=HOME)

@@ -118,6 +118,7 @@ def test_a_dead_node_costs_no_batch_and_no_bit(cluster: Cluster, said: list[str]
     free = min(used, sum(event.displaced_ns for event in repeated))
     compiled = sum(event.compile_ns for event in events if isinstance(event, UsageRecorded))
     assert sum(row.core_ns for row in view.rows.values()) == used + sum(event.core_ns for event in repeated) - free + compiled
+    assert sum(row.recovered_ns for row in view.rows.values()) == free
 
 
 def until_used(cluster: Cluster, session: str, launches: int = 20) -> list[UsageRecorded]:
@@ -154,10 +155,9 @@ def test_a_node_that_comes_back_ends_what_it_had_and_charges_nothing_for_it(clus
     assert late, "it held memory meanwhile"
     view = billed(events)
     assert not view.findings
-    (row,) = (row for key, row in view.rows.items() if key[3] == late[0].node)
-    assert row.core_ns == used and row.byte_ms == sum(
-        event.byte_ms for event in events[:at] if isinstance(event, UsageRecorded) and event.session == lost
-    )
+    rows = [row for key, row in view.rows.items() if key[3] == late[0].node]
+    early = [event for event in events[:at] if isinstance(event, UsageRecorded) and event.session == lost]
+    assert sum(row.core_ns for row in rows) == used and sum(row.byte_ms for row in rows) == sum(event.byte_ms for event in early)
 
 
 def test_an_operator_moves_a_running_task(cluster: Cluster, said: list[str]) -> None:

@@ -322,6 +322,7 @@ class CreditLine(msgspec.Struct, frozen=True):
     byte_ms: int
     instructions: int
     launches: int
+    recovered_ns: int = 0
 
 
 class CreditReport(msgspec.Struct, frozen=True):

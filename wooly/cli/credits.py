@@ -70,12 +70,14 @@ def credits_(context: click.Context, by: str, from_: str, to: str, as_csv: bool,
         print_json(report)
         return
     lines = [*report["items"], {**report["total"], "key": "total"}] if report["items"] else []
-    columns = (by, "core credits", "VRAM credits", "core-seconds", "launches")
-    print_table(columns, [_row(line) for line in lines], numbers=columns[1:], empty="no credits have been used")
+    repeated = any(line["recovered_ns"] for line in lines)
+    columns = (by, "core credits", "VRAM credits", "core-seconds", "launches", *(("not charged",) if repeated else ()))
+    print_table(columns, [_row(line)[: len(columns)] for line in lines], numbers=columns[1:], empty="no credits have been used")
 
 
 def _row(line: dict[str, Any]) -> tuple[Any, ...]:
-    return line["key"] or "(none)", line["core_credits"], line["vram_credits"], f"{line['core_ns'] / 1e9:.3f}", line["launches"]
+    core_s, recovered_s = (f"{line[name] / 1e9:.3f}" for name in ("core_ns", "recovered_ns"))
+    return line["key"] or "(none)", line["core_credits"], line["vram_credits"], core_s, line["launches"], recovered_s
 
 
 @credits_.command()

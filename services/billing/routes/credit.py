@@ -34,6 +34,7 @@ def _line(line: CreditLine) -> Json:
         "byte_ms": line.byte_ms,
         "instructions": line.instructions,
         "launches": line.launches,
+        "recovered_ns": line.recovered_ns,
     }
 
 

@@ -276,6 +276,8 @@ class Line:
     core_ns: int
     byte_ms: int
     launches: int
+    #: core time that repeated lost work
+    recovered_ns: int
     share: float
 
 
@@ -288,7 +290,7 @@ def rows_of(report: Mapping[str, Any]) -> tuple[list[Line], Line]:
 
 def _line(line: Mapping[str, Any], total: int) -> Line:
     core, vram = line["core_credits_micro"], line["vram_credits_micro"]
-    meters = {name: line[name] for name in ("key", "core_ns", "byte_ms", "launches")}
+    meters = {name: line[name] for name in ("key", "core_ns", "byte_ms", "launches", "recovered_ns")}
     share = 100 * (core + vram) / total if total > 0 else 0.0
     return Line(micro=core + vram, core_micro=core, vram_micro=vram, share=share, **meters)
 

@@ -126,7 +126,15 @@ def test_a_member_asks_for_their_own_whatever_they_write() -> None:
 
 
 def line(key: str, core: int, vram: int) -> dict[str, Any]:
-    return {"key": key, "core_credits_micro": core, "vram_credits_micro": vram, "core_ns": 1, "byte_ms": 2, "launches": 3}
+    return {
+        "key": key,
+        "core_credits_micro": core,
+        "vram_credits_micro": vram,
+        "core_ns": 1,
+        "byte_ms": 2,
+        "launches": 3,
+        "recovered_ns": 4,
+    }
 
 
 def test_the_dearest_is_first_and_shares_add_up() -> None:
