@@ -20,8 +20,8 @@ __all__ = [
     "DeviceFact", "NodeRegistered", "NodeLost", "NodeRecovered", "SessionOpenedFact", "SessionClosedFact", "UsageRecorded",
     "DeviceAccounted", "TaskSubmitted", "Considered", "TaskPlaced", "TaskRefused", "TaskStateChanged", "ConfigChanged", "TariffSet",
     "GrantRecorded", "LoadObserved", "TaskPriorityChanged", "SessionPriorityChanged", "GroupChanged", "TenantChanged", "UserChanged",
-    "KeyIssued", "KeyRevoked", "ActionTaken", "BudgetSet", "BudgetCrossed", "TierSet", "TaskDisplaced", "Event", "encode_events",
-    "decode_events", "split_events",
+    "KeyIssued", "KeyRevoked", "ActionTaken", "BudgetSet", "BudgetCrossed", "TierSet", "TaskDisplaced", "NodeLeaving", "Event",
+    "encode_events", "decode_events", "split_events",
 ]  # fmt: skip
 
 
@@ -427,11 +427,20 @@ class TaskDisplaced(msgspec.Struct, array_like=True, frozen=True, tag="task.disp
     to: str = ""
 
 
+class NodeLeaving(msgspec.Struct, array_like=True, frozen=True, tag="node.leaving.v1"):
+    """A node is being stopped: it takes no new tasks, and waits until ``until_ns`` for its tasks to be displaced."""
+
+    at_ns: int
+    node: Recorded
+    epoch: int
+    until_ns: int
+
+
 Event = (
     NodeRegistered | NodeLost | SessionOpenedFact | SessionClosedFact | UsageRecorded | DeviceAccounted | TaskSubmitted | TaskPlaced
     | TaskRefused | TaskStateChanged | ConfigChanged | TariffSet | GrantRecorded | NodeRecovered | LoadObserved | TaskPriorityChanged
     | SessionPriorityChanged | GroupChanged | TenantChanged | UserChanged | KeyIssued | KeyRevoked | ActionTaken | BudgetSet | BudgetCrossed
-    | TierSet | TaskDisplaced
+    | TierSet | TaskDisplaced | NodeLeaving
 )  # fmt: skip
 
 _encoder: Final = msgspec.msgpack.Encoder()

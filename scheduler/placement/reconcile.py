@@ -12,15 +12,16 @@ from typing import Final
 
 import msgspec
 
-from bus_schemas.events import LoadObserved, NodeLost, NodeRecovered, TaskStateChanged
+from bus_schemas.events import LoadObserved, NodeLost, NodeRecovered, TaskDisplaced, TaskStateChanged
 from scheduler.errors import StimulusError
-from scheduler.placement.state import Measured, SessionView
-from scheduler.placement.states import CANCELLED_BY, REASON_NEVER_STARTED, REASON_RESTARTED
+from scheduler.placement.decide import explain
+from scheduler.placement.state import Measured, SessionView, TaskView
+from scheduler.placement.states import CANCELLED_BY, REASON_NEVER_STARTED, REASON_RESTARTED, Phase
 from scheduler.placement.view import CUT_RESTARTED, FAILED, QUEUED, STARTED, ClusterView
 
 __all__ = [
     "Heard", "Clock", "LivenessConfig", "Liveness", "overdue_tasks", "LOAD_STEP_PERCENT", "cancelled_by", "sessions_to_end",
-    "sessions_to_reprioritise", "load_observed",
+    "sessions_to_reprioritise", "load_observed", "fits_elsewhere", "leaving_tasks",
 ]  # fmt: skip
 
 REASON_SILENT = "silent"
@@ -102,6 +103,25 @@ def _given_up(view: ClusterView, session: str, limit_ns: int) -> bool:
     """Has the session's node started a new epoch before ``limit_ns``, without it?"""
     known = view.sessions[session]
     return known.cut_off == CUT_RESTARTED and view.nodes[known.fact.node].registered.at_ns < limit_ns
+
+
+def fits_elsewhere(view: ClusterView, task: TaskView, at_ns: int, to: str = "") -> bool:
+    """Whether a placed task could be placed on node ``to`` now; empty: on any but its own."""
+    wish = msgspec.structs.replace(task.submitted, task="", priority=task.priority)
+    nodes = {node for node, _, _ in explain(view, wish, at_ns).scores}
+    return bool(nodes & {to} if to else nodes - {task.placed.node if task.placed is not None else ""})
+
+
+def leaving_tasks(view: ClusterView, unix_ns: int) -> list[TaskDisplaced]:
+    """Tasks that run on nodes which are being stopped, and fit elsewhere now: they are displaced. By node and task id."""
+    out = []
+    for name in sorted(view.nodes):
+        node = view.nodes[name]
+        for task in sorted(node.tasks) if node.leaving and node.lost is None else ():
+            held = view.tasks[task]
+            if held.phase is Phase.STARTED and held.leaving is None and held.sessions and fits_elsewhere(view, held, unix_ns):
+                out.append(TaskDisplaced(unix_ns, task, name, lost=False))
+    return out
 
 
 LOAD_STEP_PERCENT: Final = 5

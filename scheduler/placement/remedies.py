@@ -202,9 +202,10 @@ def _overcommit(view: ClusterView, task: TaskSubmitted, found: Survey, kept: dic
 def _without(view: ClusterView, task: TaskSubmitted, kept: dict[tuple[str, int], str], kind: str, reason: str) -> list[Remedy]:
     """The first node that would do, were it not for ``reason``."""
     found = survey(view, task, kept, frozenset({reason}))
-    if not len(found.fits):
+    fitting = (found.columns.names[node] for node in found.columns.node_of[found.fits].tolist())
+    name = next((name for name in fitting if not view.nodes[name].leaving), "")  # one that is being stopped takes nothing
+    if not name:
         return []
-    name = found.columns.names[found.columns.node_of[found.fits[0]]]
     if kind == RESUME:
         return [Remedy(RESUME, f"node {name}, which is drained, being resumed", name)]
     if kind == RECOVER:

@@ -166,11 +166,12 @@ class TaskView:
 class NodeView:
     """``lost``: the reason it is lost, None while it is here. ``refused``: its registration is out of bounds, so it
     stays lost. ``tasks`` and ``sessions``: placed or open on it, in no order.
-    ``revision``: the log position of the last NodeRegistered, NodeLost or NodeRecovered that counted."""
+    ``leaving``: it is being stopped. ``revision``: the log position of the last fact about it that counted."""
 
     registered: NodeRegistered
     lost: str | None = None
     refused: bool = False
+    leaving: bool = False
     tasks: set[str] = field(default_factory=set)
     sessions: set[str] = field(default_factory=set)
     revision: int = 0
@@ -340,7 +341,9 @@ class ClusterState:
         return DEFAULTS[key]
 
     def drained(self, node: str) -> bool:
-        return bool(self.number(node, DRAINED))
+        """Whether it takes no new tasks, because an operator says so or it is being stopped."""
+        known = self.nodes.get(node)
+        return bool(self.number(node, DRAINED)) or (known is not None and known.leaving)
 
     def number(self, scope: str, key: str) -> int | None:
         """A configured integer, None when unset."""

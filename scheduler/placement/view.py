@@ -19,6 +19,7 @@ from bus_schemas.events import (
     KeyIssued,
     KeyRevoked,
     LoadObserved,
+    NodeLeaving,
     NodeLost,
     NodeRecovered,
     NodeRegistered,
@@ -109,6 +110,8 @@ class ClusterView(ClusterState):
                 self._lost(event)
             case NodeRecovered():
                 self._recovered(event)
+            case NodeLeaving():
+                self._leaving(event)
             case SessionOpenedFact():
                 self._session_opened(event)
             case SessionClosedFact():
@@ -151,7 +154,7 @@ class ClusterView(ClusterState):
                 self.sessions[name].cut_off = CUT_RESTARTED
                 self._recount_session(name)
         node.registered = event
-        node.lost, node.refused = refused or None, bool(refused)
+        node.lost, node.refused, node.leaving = refused or None, bool(refused), False
         node.revision = self.position
         self.membership.declare(event.node, event.groups)
         if self.columns.set_devices(event.node, sorted((device.index, device.vram_bytes) for device in event.devices)):
@@ -207,6 +210,15 @@ class ClusterView(ClusterState):
                 task = self.tasks.get(session.fact.task)
                 if task is not None and not session.given_up and (task.state == QUEUED or cut_off(task)):
                     self._transition(task, Phase.STARTED, event.at_ns)
+
+    def _leaving(self, event: NodeLeaving) -> None:
+        node = self.nodes.get(event.node)
+        if node is None or event.epoch != node.epoch or node.leaving:
+            return
+        self.changes += 1
+        node.leaving = True
+        node.revision = self.position
+        self.columns.set_node(event.node, col.DRAINED, 1)
 
     def _configured(self, event: ConfigChanged) -> None:
         self.changes += 1

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from bus_schemas.events import Event, LoadObserved, NodeRegistered
+from bus_schemas.events import Event, LoadObserved, NodeRegistered, TaskDisplaced, TaskStateChanged
 from bus_schemas.limits import ENDED_MAX
 from bus_schemas.session import EndTask, SetPriority
 from bus_schemas.subjects import node_request
@@ -35,7 +35,7 @@ from scheduler.placement import (
     sessions_to_end,
     sessions_to_reprioritise,
 )
-from scheduler.placement.reconcile import cancelled_by
+from scheduler.placement.reconcile import cancelled_by, leaving_tasks
 from scheduler.placement.states import CANCELLED
 from services.controller.errors import LogUnreadable
 from services.controller.log_projection import LogProjection
@@ -153,7 +153,8 @@ class Reconciler:
         unstarted = [
             change for change in overdue if not self._runs.book.going(change.task) or self._projection.view.tasks[change.task].sessions
         ]
-        for change in [*unstarted, *expired_waiting(self._projection.view, now_ns)]:
+        changes: list[TaskStateChanged | TaskDisplaced] = [*unstarted, *expired_waiting(self._projection.view, now_ns)]
+        for change in [*changes, *leaving_tasks(self._projection.view, now_ns)]:
             if self._projection.view.tasks[change.task].live:
                 await self._writer.append("task", change.task, [change])
         await self._runs.look_after()

@@ -42,7 +42,7 @@ _SECRET_CONTEXT: Final = "wooly 2026 secret of tokens"
 _NOTHING: Final = encode_events([])
 _BY_NODES: Final = (
     facts.NodeRegistered, facts.NodeLost, facts.NodeRecovered, facts.SessionOpenedFact, facts.SessionClosedFact, facts.UsageRecorded,
-    facts.DeviceAccounted, facts.SessionPriorityChanged,
+    facts.DeviceAccounted, facts.SessionPriorityChanged, facts.NodeLeaving,
 )  # fmt: skip
 
 

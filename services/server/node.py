@@ -18,7 +18,7 @@ import msgspec
 
 from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Done, Fault, encode_done
-from bus_schemas.events import DeviceFact, NodeLost, NodeRegistered
+from bus_schemas.events import DeviceFact, NodeLeaving, NodeLost, NodeRegistered
 from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
 from bus_schemas.limits import MALFORMED, QUOTA_USES_MAX
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
@@ -56,6 +56,7 @@ VERSION: Final = "0.1.0"
 
 _TICK_S: Final = 1.0
 _SETTLE_S: Final = 5.0
+_LEAVE_S: Final = 0.2
 _REWIND: Final = 1024
 """Batches read again after the bus was away: more than it can have had in memory only. Those executed are dropped."""
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -133,7 +134,9 @@ class Node:
         self._ticker = asyncio.create_task(self._tick_forever(), name="tick")
 
     async def stop(self) -> None:
-        """Take no more batches, end sessions or leave them to the next server, publish what is to be published."""
+        """Have tasks continue elsewhere, take no more batches, end sessions or leave them to the next server, publish what is to be
+        published."""
+        await self._leave()
         if self._ticker is not None:
             self._ticker.cancel()
         if self._follower is not None:
@@ -155,6 +158,22 @@ class Node:
             self._log.warning("the bus did not take all of the journal")
         await self._facts.close()
         self._tracing.close()
+
+    async def _leave(self) -> None:
+        """Wait until no session of a task is left, for the time of grace at most."""
+        grace_s = self._settings.stop_grace_s
+        if not grace_s or not self._bus.connected or not self._of_tasks():
+            return
+        now_ns = time.time_ns()
+        self._log.info("tasks are to continue elsewhere", sessions=self._of_tasks(), within_s=grace_s)
+        self._facts.record("node", self._node, [NodeLeaving(now_ns, self._node, self._facts.epoch, now_ns + int(grace_s * 1e9))])
+        for _ in range(round(grace_s / _LEAVE_S)):
+            if not self._of_tasks():
+                break
+            await asyncio.sleep(_LEAVE_S)
+
+    def _of_tasks(self) -> int:
+        return sum(1 for device in self._devices for record in device.records if record.terms.task)
 
     async def _end_sessions(self) -> None:
         fault = Fault(faults.NODE_LOST, f"node {self._settings.node_name} is being stopped; start the script again")

@@ -92,8 +92,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class Settings:
     """One node. ``node_id`` is stable: UUIDv5 of the name unless NODE_ID says otherwise. ``keep_sessions``: a server that stops leaves
-    them to the next. ``tenant_sessions_max``: open at a time, of one tenant, on all devices together; ``tenant_messages_a_second``:
-    batches of one tenant."""
+    them to the next, after it has waited ``stop_grace_s`` for their tasks to continue elsewhere. ``tenant_sessions_max``: open at a time,
+    of one tenant, on all devices together; ``tenant_messages_a_second``: batches of one tenant."""
 
     nats_url: str
     node_name: str
@@ -116,6 +116,7 @@ class Settings:
     memory: MemorySettings
     dispatch: DispatchConfig
     keep_sessions: bool = True
+    stop_grace_s: float = 0.0
     unlinked_lease_ms: int = 30_000
     tenant_sessions_max: int = QUOTAS["sessions"].limit
     tenant_messages_a_second: int = QUOTAS["messages"].regained
@@ -167,6 +168,7 @@ class Settings:
             memory=_memory(env, data_dir),
             dispatch=_dispatch(env),
             keep_sessions=_on_stop(env) == "keep",
+            stop_grace_s=integer(env, "WOOLY_STOP_GRACE_MS") / 1000,
             model_cache_bytes=model_cache_mb << 20,
             tenant_model_cache_bytes=integer(env, "WOOLY_TENANT_MODEL_CACHE_MB", model_cache_mb >> authentication) << 20,
             tenant_sessions_max=integer(env, "WOOLY_TENANT_SESSIONS_MAX"),

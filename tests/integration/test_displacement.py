@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -206,6 +207,26 @@ def test_a_drained_node_gives_its_tasks_away(cluster: Cluster, tmp_path: Path) -
     assert f"{session.info.task} stays: " in done.stderr and "fits on no other node now" in done.stderr
     assert "1 still on it" in done.stdout
     add_one(session, 1)
+
+
+def test_a_node_that_is_stopped_gives_its_tasks_away_first(cluster: Cluster, said: list[str]) -> None:
+    for node in cluster.nodes.values():
+        node.stop_server()
+        node.change(WOOLY_STOP_GRACE_MS="60000")
+        node.start_server()
+    until(lambda: all(seen["state"] == "ready" for seen in cluster.controller.get("/api/v1/nodes")["items"]), "two nodes")
+    session = cluster.open()
+    begin(session)
+    before = cluster.of(session)
+    stopping = threading.Thread(target=before.stop_server)
+    stopping.start()
+    done = 20
+    while cluster.of(session) is before:
+        add_one(session, 1)
+        done += 1
+    stopping.join()
+    assert value(session) == done and any("repeating 0 batches" in line for line in said)
+    assert cluster.task(session)["state"] == "started"
 
 
 def test_what_cannot_be_moved_says_why(cluster: Cluster) -> None:

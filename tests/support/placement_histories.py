@@ -14,6 +14,7 @@ from bus_schemas.events import (
     Event,
     GroupChanged,
     LoadObserved,
+    NodeLeaving,
     NodeLost,
     NodeRecovered,
     NodeRegistered,
@@ -55,6 +56,7 @@ facts = st.one_of(
     st.builds(NodeRegistered, now, names, names, st.just(""), st.integers(1, 3), devices, groups),
     st.builds(NodeLost, now, names, st.integers(1, 3), st.sampled_from(["silent", "stopped"])),
     st.builds(NodeRecovered, now, names, st.integers(1, 3)),
+    st.builds(NodeLeaving, now, names, st.integers(1, 3), now),
     st.builds(
         SessionOpenedFact, now, st.sampled_from(SESSIONS), tenants, st.sampled_from(("", *TASKS)), names, st.integers(0, 2),
         st.integers(0, 4), mib, st.booleans(),
@@ -121,6 +123,7 @@ def _now_and_then(draw: Random, number: int) -> Event:
     rare: list[Event] = [
         NodeLost(1, node, 1, "silent"),
         NodeRecovered(1, node, 1),
+        NodeLeaving(1, node, draw.randint(1, 2), 5),
         NodeRegistered(
             1, node, node, "", draw.randint(1, 2), (DeviceFact(0, "d", "host", 8, size),) if size else (), draw.choice([(), ("blue",)])
         ),

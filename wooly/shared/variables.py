@@ -175,6 +175,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "within `WOOLY_ORPHAN_MS`; `end`: they end.",
     ),
     _number(
+        "WOOLY_STOP_GRACE_MS", 0, 0, 3_600_000, _NODE,
+        "How long a node that is stopped waits for its tasks to continue on other nodes, in ms; to what is left `WOOLY_ON_STOP` applies.",
+    ),
+    _number(
         "WOOLY_TENANT_SESSIONS_MAX", 1024, 1, 1 << 20, _NODE,
         "Open sessions of one tenant on the node, and how many it may open at once; each of its keys half as many.",
     ),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from billing.tiers import TierBook, priority_refusal, task_excess, task_refusal
 from bus_schemas.events import Event, TaskDisplaced, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
-from scheduler.placement import TaskView, explain
+from scheduler.placement import TaskView
 from scheduler.placement.feasible import beyond_every_device
+from scheduler.placement.reconcile import fits_elsewhere
 from scheduler.placement.state import default_priority, default_vram_bytes
 from scheduler.placement.states import CANCELLED, CANCELLED_BY, STARTED
 from scheduler.placement.view import cut_off
@@ -138,9 +137,7 @@ class TaskActions:
             target = find_node(clusters, to) if to else ""
             if target == view.placed.node:
                 raise OutOfState(f"task {name} runs on that node")
-            wish = replace(view.submitted, task="", priority=view.priority)
-            fitting = {node for node, _, _ in explain(clusters, wish, time.time_ns()).scores} - {view.placed.node}
-            if not (fitting & {target} if target else fitting):
+            if not fits_elsewhere(clusters, view, time.time_ns(), target):
                 raise OutOfState(f"task {name} fits on no other node now" if not target else f"task {name} does not fit on that node now")
             return TaskDisplaced(time.time_ns(), name, view.placed.node, lost=False, to=target)
 

@@ -168,6 +168,7 @@ _QUERY_MAX: Final = 1_000
 _KINDS: Final[dict[type[object], str]] = {
     events.NodeRegistered: "node",
     events.NodeLost: "node",
+    events.NodeLeaving: "node",
     events.NodeRecovered: "node",
     events.SessionOpenedFact: "session",
     events.SessionClosedFact: "session",
