@@ -5,7 +5,8 @@ change and look. Pure, for people.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,14 +15,14 @@ import numpy as np
 from bus_schemas.events import TaskSubmitted
 from scheduler.placement import columns as col
 from scheduler.placement import reasons as why
-from scheduler.placement.columns import Ints
+from scheduler.placement.columns import Hold, Ints
 from scheduler.placement.decide import decide
 from scheduler.placement.feasible import Capacity, Refusal, beyond_every_device, capacity_of_row, refuse_cluster
 from scheduler.placement.order import NEVER, Place, effective_priority, kept_from, nearest, protected_from_ns, rank, rises_ns, shortfalls
 from scheduler.placement.queue import expiry_ns
-from scheduler.placement.states import OVERCOMMIT_NODE
+from scheduler.placement.states import CUT_LOST, OVERCOMMIT_NODE, QUEUED
 from scheduler.placement.survey import CODES, FITS, Survey, survey
-from scheduler.placement.view import ClusterView
+from scheduler.placement.view import ClusterView, NodeView, cut_off
 from scheduler.vram.overcommit import PERCENT_MAX
 
 __all__ = ["END", "FIRST", "GROUP", "JOIN", "OVERCOMMIT", "RECOVER", "RESUME", "Remedy", "Waiting", "remedies", "why_waiting"]
@@ -201,7 +202,7 @@ def _overcommit(view: ClusterView, task: TaskSubmitted, found: Survey, kept: dic
 
 def _without(view: ClusterView, task: TaskSubmitted, kept: dict[tuple[str, int], str], kind: str, reason: str) -> list[Remedy]:
     """The first node that would do, were it not for ``reason``."""
-    found = survey(view, task, kept, frozenset({reason}))
+    found = survey(_recovered(view) if kind == RECOVER else view, task, kept, frozenset({reason}))
     fitting = (found.columns.names[node] for node in found.columns.node_of[found.fits].tolist())
     name = next((name for name in fitting if not view.nodes[name].leaving), "")  # one that is being stopped takes nothing
     if not name:
@@ -215,6 +216,37 @@ def _without(view: ClusterView, task: TaskSubmitted, kept: dict[tuple[str, int],
         return [Remedy(GROUP, f"node {name} being put into group {group}", name, value=group)]
     groups = sorted(view.groups_of(name))
     return [Remedy(GROUP, f"node {name} leaving {_names('group', groups)}, or the task targeting one of them", name)]
+
+
+def _recovered(view: ClusterView) -> ClusterView:
+    """For a survey: with what would be held on the lost nodes, had they come back."""
+    then = copy(view)
+    then.columns = copy(view.columns)
+    then.columns.devices = view.columns.devices.copy()
+    for name, node in view.nodes.items():
+        for hold in _returning(view, name, node) if node.lost is not None else ():
+            row = then.columns.row(name, hold.gpu)
+            if row >= 0:
+                then.columns.hold(row, 1, hold.nbytes, hold.noswap_bytes, hold.exclusive, hold.priority)
+    return then
+
+
+def _returning(view: ClusterView, name: str, node: NodeView) -> Iterator[Hold]:
+    """What the sessions of a lost node, and their tasks, would hold there again."""
+    covered: set[tuple[str, int]] = set()
+    lost = [view.sessions[session] for session in node.sessions if view.sessions[session].cut_off == CUT_LOST]
+    for session in lost:
+        task = view.tasks.get(session.fact.task)
+        placed = task.placed if task is not None and not session.given_up and (task.state == QUEUED or cut_off(task)) else None
+        if task is not None and placed is not None and placed.node == name:
+            wish = task.submitted
+            for gpu in {gpu for gpu in placed.gpus if (wish.task, gpu) not in covered}:
+                covered.add((wish.task, gpu))
+                yield Hold.of(name, gpu, wish.vram_bytes, noswap=wish.noswap, exclusive=wish.exclusive, priority=task.priority)
+    for session in lost:
+        fact = session.fact
+        if session.given_up or (fact.task, fact.gpu) not in covered:
+            yield Hold.of(name, fact.gpu, fact.quota_bytes, noswap=not fact.swap, exclusive=False, priority=session.priority)
 
 
 def _rows(view: ClusterView, kept: dict[tuple[str, int], str]) -> list[int]:
