@@ -18,7 +18,7 @@ K = TypeVar("K", bound=Hashable)
 
 def refill_ns(rate: Rate, full_ns: int, cost: int, now_ns: int) -> int:
     """How long until a bucket that will be full at ``full_ns`` holds ``cost``; of 0: anything. 0: it does now."""
-    return max(0, max(full_ns, now_ns) - now_ns - rate.ns(rate.burst) + max(1, rate.ns(cost)))
+    return max(0, max(full_ns, now_ns) - now_ns - max(1, rate.ns(rate.burst)) + max(1, rate.ns(cost)))
 
 
 def level_used(rate: Rate, full_ns: int, now_ns: int) -> int:

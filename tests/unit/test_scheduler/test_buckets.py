@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bus_schemas.quotas import Rate
@@ -31,6 +31,7 @@ def test_the_bucket_untouched_for_longest_is_forgotten_first() -> None:
     assert buckets.wait_ns("b", 0) == 0 and buckets.wait_ns("a", 0) > 0 and buckets.wait_ns("c", 0) > 0
 
 
+@example(2, 1, 1, [1])  # more than one a nanosecond
 @given(st.integers(1, 50), st.integers(1, 20), st.integers(1, 3 * SECOND), st.lists(st.integers(0, SECOND), max_size=50))
 def test_no_more_is_taken_than_burst_and_rate_and_what_is_named_as_wait_suffices(
     amount: int, burst: int, every_ns: int, pauses_ns: list[int]
