@@ -10,8 +10,9 @@ its own is on a bus that authenticates its clients; of such a node
 3. in each interval the usage of a device is at most wall time x cores, and wall time x bytes of memory;
 4. the intervals of a device are together no longer than the time during which it had open sessions that count, by the broker's clock.
 
-When a task is displaced, what its sessions on the node were charged so far may be repeated elsewhere without a charge (``displaced_ns`` of
-usage, the word of a client), and no more. If the node was lost, what they use from then on is not charged: their work is repeated.
+When a task is displaced, the work of its sessions on the node that was charged so far, or repeated without a charge, may be repeated
+elsewhere without a charge (``displaced_ns`` of usage, the word of a client), and no more. If the node was lost, what they use from then on
+is not charged: their work is repeated. Sessions that are opened there later count like any other.
 
 So a stolen key charges for sessions that keys of the tenant could have had, and no more than the node could have delivered meanwhile. Of a
 node without a key nothing is checked: its bus does not authenticate its clients.
@@ -19,6 +20,7 @@ node without a key nothing is checked: its bus does not authenticate its clients
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -55,12 +57,12 @@ class _Task(msgspec.Struct, array_like=True):
     tenant: str
     hosts: dict[str, None] = {}
     """Nodes on which it was placed."""
-    given_up: dict[str, None] = {}
-    """Nodes that were lost when it was displaced, and where it was not placed again."""
-    displaced: bool = False
-    """Its sessions are being ended, because it is to run elsewhere."""
+    given_up: dict[str, int] = {}
+    """Nodes that were lost when it was displaced, and where it was not placed again; with the time of that."""
+    closed_ns: dict[str, int] = {}
+    """By node: ``done_ns`` of its sessions that are closed, as far as no session there took it over after the node lost its memory."""
     repeatable_ns: int = 0
-    """Core time that was charged, and may be repeated without a charge."""
+    """Core time that may be repeated without a charge."""
 
 
 class _Session(msgspec.Struct, array_like=True):
@@ -70,10 +72,12 @@ class _Session(msgspec.Struct, array_like=True):
     task: str
     gpu: int
     title: str
-    given_up: bool = False
+    given_up: bool
     """Its task was displaced while the node was lost."""
-    charged_ns: int = 0
-    """Its core time so far, as far as it was charged."""
+    leaving: bool
+    """It is being ended, because its task is to run elsewhere."""
+    done_ns: int
+    """Core time of its work so far: charged, or a repetition of what was charged before."""
 
 
 class _Lent(msgspec.Struct, array_like=True):
@@ -139,9 +143,8 @@ class Evidence(msgspec.Struct, array_like=True):
                 self.tasks.setdefault(event.task, _Task(event.tenant))
             case TaskPlaced():
                 if event.task in self.tasks:
-                    task = self.tasks[event.task]
-                    task.hosts[event.node], task.displaced = None, False
-                    task.given_up.pop(event.node, None)
+                    self.tasks[event.task].hosts[event.node] = None
+                    self.tasks[event.task].given_up.pop(event.node, None)
             case TaskDisplaced():
                 self._displaced(event)
             case NodeRegistered():
@@ -154,8 +157,7 @@ class Evidence(msgspec.Struct, array_like=True):
             case SessionClosedFact():
                 known = self.sessions.get(event.node, {}).pop(event.session, None)
                 if known is not None:
-                    if known.task in self.tasks and self.tasks[known.task].displaced:
-                        self._may_repeat(known)
+                    self._closed(known, event.node)
                     if event.node in self.nodes:
                         self._lent(event.node, known.gpu).closed(stored_ns)
             case _:
@@ -180,32 +182,47 @@ class Evidence(msgspec.Struct, array_like=True):
 
     def charged_ns(self, usage: UsageRecorded) -> int:
         """The core time of usage that is believed, without what is repeated: taken off what the task may repeat."""
-        task = self.tasks.get(usage.task)
-        free_ns = min(usage.displaced_ns, task.repeatable_ns) if task is not None else 0
-        if task is not None:
-            task.repeatable_ns -= free_ns
-        core_ns = usage.charged_core_ns - free_ns
+        task = self._task(usage.task, usage.tenant)
         known = self.sessions.get(usage.node, {}).get(usage.session)
+        free_ns = again_ns = 0
+        if task is not None:
+            free_ns = min(usage.displaced_ns, task.repeatable_ns)
+            task.repeatable_ns -= free_ns
+            again_ns = min(usage.recovered_ns, task.closed_ns.get(usage.node, 0))
+            if again_ns:
+                task.closed_ns[usage.node] -= again_ns
         if known is not None:
-            known.charged_ns += core_ns - usage.compile_ns
-        return core_ns
+            known.done_ns += usage.core_ns - usage.recovered_ns + again_ns
+        return usage.charged_core_ns - free_ns
+
+    def _task(self, name: str, tenant: str) -> _Task | None:
+        """This task, if it is this tenant's."""
+        task = self.tasks.get(name)
+        return task if task is not None and task.tenant == tenant else None
 
     def _displaced(self, event: TaskDisplaced) -> None:
         task = self.tasks.get(event.task)
         if task is None:
             return
-        if not event.lost:
-            task.displaced = True
-            return
-        task.given_up[event.node] = None
+        if event.lost:
+            task.given_up[event.node] = event.at_ns
         for session in self.sessions.get(event.node, {}).values():
-            if session.task == event.task and not session.given_up:
+            if (session.task, session.tenant) != (event.task, task.tenant):
+                continue
+            if not event.lost:
+                session.leaving = True
+            elif not session.given_up:
                 session.given_up = True
-                self._may_repeat(session)
+                task.repeatable_ns += session.done_ns
 
-    def _may_repeat(self, session: _Session) -> None:
-        self.tasks[session.task].repeatable_ns += session.charged_ns
-        session.charged_ns = 0
+    def _closed(self, session: _Session, node: str) -> None:
+        task = self._task(session.task, session.tenant)
+        if task is None or session.given_up:
+            return
+        if session.leaving:
+            task.repeatable_ns += session.done_ns
+        elif session.done_ns:
+            task.closed_ns[node] = task.closed_ns.get(node, 0) + session.done_ns
 
     def refusal(self, usage: UsageRecorded, stored_ns: int) -> str:
         """Why this usage is not believed; empty: it is, and is taken off what the device may charge."""
@@ -227,12 +244,18 @@ class Evidence(msgspec.Struct, array_like=True):
             return ""  # announced again
         why = self._doubt(event) if event.node in self.nodes else ""
         if not why:
-            task = self.tasks.get(event.task)
-            given_up = task is not None and event.node in task.given_up
-            sessions[event.session] = _Session(event.tenant, event.task, event.gpu, title_of(event.title), given_up)
+            sessions[event.session] = self._session(event, sessions.values())
             if event.node in self.nodes:
                 self._lent(event.node, event.gpu).opened(event.at_ns, stored_ns)
         return why
+
+    def _session(self, event: SessionOpenedFact, beside: Iterable[_Session]) -> _Session:
+        """One that begins to count. It is given up if it was opened before its task was displaced, and the fact of it came late; it leaves
+        if one of its task ``beside`` it on its node does, whose place it takes."""
+        task = self._task(event.task, event.tenant)
+        given_up = task is not None and event.at_ns < task.given_up.get(event.node, 0)
+        leaving = task is not None and any((one.task, one.tenant, one.leaving) == (event.task, event.tenant, True) for one in beside)
+        return _Session(event.tenant, event.task, event.gpu, title_of(event.title), given_up, leaving, 0)
 
     def _doubt(self, event: SessionOpenedFact) -> str:
         """Why this session of a node with a key does not count, or empty."""

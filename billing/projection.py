@@ -230,7 +230,7 @@ class BillingView(msgspec.Struct):
         spent = [(tenant, node, list(on.days.items()), on.total_micro) for tenant, nodes in b.spent.items() for node, on in nodes.items()]
         budgets = _SavedBudgets(b.by_tenant, spent, b.granted, list(b.due.items()), b.reached_ns, b.last_announced)
         rest = (self.ledger, self.tariff, self.tiers, self.grants, list(self.devices.items()), self.findings)
-        return _encoder.encode(_Saved(self.position, list(self.rows.items()), *rest, budgets, *self._marks()))
+        return _encoder.encode(_Saved(_FORM, self.position, list(self.rows.items()), *rest, budgets, *self._marks()))
 
     def _marks(self) -> tuple[Evidence, dict[str, int], dict[str, None], dict[str, int]]:
         return self.evidence, self.unbelieved, self.doubts, self.revisions
@@ -242,6 +242,8 @@ class BillingView(msgspec.Struct):
             saved = _decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CorruptSnapshotError(f"the saved billing view cannot be read ({error}); delete it, the log gives it back") from error
+        if saved.form != _FORM:
+            raise CorruptSnapshotError("the saved billing view is of another version; the log gives it back")
         spent: dict[str, dict[str, Spent]] = {}
         for tenant, node, days, total in saved.budgets.spent:
             spent.setdefault(tenant, {})[node] = Spent(dict(days), total)
@@ -265,9 +267,10 @@ class _SavedBudgets(msgspec.Struct, array_like=True):
 
 
 class _Saved(msgspec.Struct, array_like=True):
-    """The view as it is saved. JSON, because sums of micro-credits outgrow the 64 bits of msgpack; pairs, because its keys are text. No
-    field has a default: a view saved by an older version is derived anew."""
+    """The view as it is saved. JSON, because sums of micro-credits outgrow the 64 bits of msgpack; pairs, because its keys are text.
+    ``form``: of all that is in it; a view saved by a version with other fields is derived anew, for it lacks what they sum up."""
 
+    form: str
     position: int
     rows: list[tuple[RowKey, Row]]
     ledger: Ledger
@@ -285,6 +288,7 @@ class _Saved(msgspec.Struct, array_like=True):
 
 _encoder: Final = msgspec.json.Encoder()
 _decoder: Final = msgspec.json.Decoder(_Saved)
+_FORM: Final = blake3.blake3(msgspec.json.encode(msgspec.json.schema(_Saved))).hexdigest(16)
 
 
 class Verification(msgspec.Struct, frozen=True):

@@ -1,0 +1,193 @@
+"""The bill of a task that is displaced: what it was charged is not charged again where it is repeated, and nothing else is free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from billing.errors import CorruptSnapshotError
+from billing.projection import BillingView, verify
+from bus_schemas.events import (
+    DeviceFact,
+    Event,
+    KeyIssued,
+    NodeRegistered,
+    SessionClosedFact,
+    SessionOpenedFact,
+    TaskDisplaced,
+    TaskPlaced,
+    TaskSubmitted,
+    UsageRecorded,
+)
+
+SECOND = 10**9
+START = 1_700_000_000 * SECOND
+AT = START + 100 * SECOND
+"""When the task is displaced."""
+GIB = 1 << 30
+NODES = ("a", "b", "c")
+TASKS = [TaskSubmitted(START, task, tenant, 2, GIB) for task, tenant in (("t", "beta"), ("u", "beta"), ("other", "acme"))]
+DEVICES = [NodeRegistered(START, name, name, "", 1, (DeviceFact(0, "d", "host", 8, GIB),)) for name in NODES]
+KEYS = [KeyIssued(START, f"k{name}", "", "", "node", "hash", node=name) for name in NODES] + [
+    KeyIssued(START, name, tenant, "", "member", "hash") for name, tenant in (("kb", "beta"), ("kc", "acme"))
+]
+
+
+def placed(node: str, task: str = "t") -> TaskPlaced:
+    return TaskPlaced(START, task, node, (0,), (), (), 0)
+
+
+def opened(session: str, node: str, task: str = "t", tenant: str = "beta", at_ns: int = START) -> SessionOpenedFact:
+    return SessionOpenedFact(at_ns, session, tenant, task, node, 0, 2, GIB, title="model")
+
+
+def closed(session: str, node: str, reason: str = "displaced") -> SessionClosedFact:
+    return SessionClosedFact(START, session, node, reason, 0, 0, 0, 0, "")
+
+
+def lost(node: str, task: str = "t") -> TaskDisplaced:
+    return TaskDisplaced(AT, task, node, True)
+
+
+def moved(node: str, task: str = "t") -> TaskDisplaced:
+    return TaskDisplaced(AT, task, node, False)
+
+
+def used(session: str, node: str, seconds: int, *, repeats: int = 0, **more: Any) -> UsageRecorded:
+    """So many core-seconds, of which the client says that ``repeats`` repeat the work of another node. ``fold`` gives it its serial."""
+    terms = {"epoch": 1, "gpu": 0, "tenant": "beta", "task": "t", "priority": 2, "from_ns": START, "byte_ms": 0, "instructions": 0} | more
+    return UsageRecorded(
+        node=node, serial=0, session=session, to_ns=START + 60 * SECOND, core_ns=seconds * SECOND, launches=0,
+        displaced_ns=repeats * SECOND, **terms,
+    )  # fmt: skip
+
+
+def fold(*events: Event, keys: bool = True) -> BillingView:
+    view, serials = BillingView(), dict.fromkeys(NODES, 0)
+    for position, event in enumerate([*(KEYS if keys else []), *DEVICES, *TASKS, placed("a"), *events], start=1):
+        if isinstance(event, UsageRecorded):
+            serials[event.node] += 1
+            event = msgspec.structs.replace(event, serial=serials[event.node])
+        view.apply(position, [event], START + 60 * SECOND if keys else 0)
+    return view
+
+
+def charged(view: BillingView) -> dict[str, int]:
+    """Core-seconds by node."""
+    out: dict[str, int] = {}
+    for (_, _, _, node, _), row in view.rows.items():
+        out[node] = out.get(node, 0) + row.core_ns // SECOND
+    return out
+
+
+LOST = [opened("kb-1", "a"), used("kb-1", "a", 10), lost("a"), placed("b"), opened("kb-2", "b")]
+"""Ten seconds were charged on a lost node."""
+MOVED = [opened("kb-1", "a"), used("kb-1", "a", 10), moved("a"), closed("kb-1", "a"), placed("b"), opened("kb-2", "b")]
+
+
+@pytest.mark.parametrize("keys", [True, False])
+@pytest.mark.parametrize(
+    ("events", "charges"),
+    [
+        pytest.param([*LOST, used("kb-2", "b", 10, repeats=10)], {"a": 10, "b": 0}, id="what was charged is repeated"),
+        pytest.param([*LOST, used("kb-2", "b", 14, repeats=12)], {"a": 10, "b": 4}, id="no more than was charged is free"),
+        pytest.param([*LOST, used("kb-2", "b", 14, repeats=6)], {"a": 10, "b": 8}, id="no more than is repeated is free"),
+        pytest.param([*LOST, used("kb-2", "b", 6, repeats=6), used("kb-2", "b", 6, repeats=6)], {"a": 10, "b": 2}, id="free only once"),
+        pytest.param([*LOST, used("kb-1", "a", 5)], {"a": 10}, id="what goes on after the loss is not charged"),
+        pytest.param([*LOST, used("kb-1", "a", 5), closed("kb-1", "a"), used("kb-2", "b", 20, repeats=20)], {"a": 10, "b": 10},
+                     id="and gives nothing to repeat"),
+        pytest.param([*LOST, lost("a"), used("kb-2", "b", 20, repeats=20)], {"a": 10, "b": 10}, id="a loss that is told twice"),
+        pytest.param([*MOVED, used("kb-2", "b", 12, repeats=11)], {"a": 10, "b": 2}, id="moved"),
+        pytest.param([opened("kb-1", "a"), moved("a"), used("kb-1", "a", 10), closed("kb-1", "a"), placed("b"), opened("kb-2", "b"),
+                      used("kb-2", "b", 12, repeats=11)], {"a": 10, "b": 2}, id="moved: it is charged until it has left"),
+        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), moved("a"), lost("a"), used("kb-1", "a", 5), placed("b"),
+                      opened("kb-2", "b"), used("kb-2", "b", 20, repeats=20), closed("kb-1", "a"), used("kb-2", "b", 5, repeats=5)],
+                     {"a": 10, "b": 15}, id="lost while it was moved"),
+        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10, compile_ns=4 * SECOND), lost("a"), placed("b"), opened("kb-2", "b"),
+                      used("kb-2", "b", 14, repeats=14, compile_ns=4 * SECOND)], {"a": 14, "b": 8}, id="what was compiled is not repeated"),
+        pytest.param([opened("kb-1", "a"), opened("kb-2", "a"), used("kb-1", "a", 3), used("kb-2", "a", 4), lost("a"), placed("b"),
+                      opened("kb-3", "b"), opened("kb-4", "b"), used("kb-3", "b", 3, repeats=3), used("kb-4", "b", 4, repeats=4)],
+                     {"a": 7, "b": 0}, id="several devices"),
+        pytest.param([*LOST, used("kb-2", "b", 10, repeats=10), used("kb-2", "b", 5), lost("b"), placed("c"), opened("kb-3", "c"),
+                      used("kb-3", "c", 16, repeats=16)], {"a": 10, "b": 5, "c": 1}, id="lost twice: repeated twice, charged once"),
+        pytest.param([*LOST, used("kb-2", "b", 4, repeats=4), lost("b"), placed("c"), opened("kb-3", "c"),
+                      used("kb-3", "c", 11, repeats=11)], {"a": 10, "b": 0, "c": 1}, id="lost again while it repeats"),
+        pytest.param([*MOVED, used("kb-2", "b", 10, repeats=10), moved("b"), closed("kb-2", "b"), placed("a"), opened("kb-3", "a"),
+                      used("kb-3", "a", 11, repeats=11)], {"a": 11, "b": 0}, id="moved there and back"),
+        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), opened("kb-2", "a"), closed("kb-1", "a", "executor_lost"),
+                      used("kb-2", "a", 12, recovered_ns=10 * SECOND), lost("a"), placed("b"), opened("kb-3", "b"),
+                      used("kb-3", "b", 13, repeats=13)], {"a": 12, "b": 1}, id="an executor was lost, then its node"),
+        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), closed("kb-1", "a", "executor_lost"), opened("kb-2", "a"),
+                      used("kb-2", "a", 30, recovered_ns=30 * SECOND), lost("a"), placed("b"), opened("kb-3", "b"),
+                      used("kb-3", "b", 30, repeats=30)], {"a": 10, "b": 20}, id="of what a node says is repeated, what was charged there"),
+        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), moved("a"), opened("kb-2", "a"), closed("kb-1", "a", "executor_lost"),
+                      used("kb-2", "a", 12, recovered_ns=10 * SECOND), closed("kb-2", "a"), placed("b"), opened("kb-3", "b"),
+                      used("kb-3", "b", 13, repeats=12)], {"a": 12, "b": 1}, id="an executor was lost while its task was moved"),
+        pytest.param([*LOST, opened("kb-9", "a", at_ns=AT - 1), used("kb-9", "a", 5)], {"a": 10},
+                     id="a session from before the loss that the log did not know is given up"),
+        pytest.param([*LOST, opened("kb-9", "a", at_ns=AT), used("kb-9", "a", 5)], {"a": 15}, id="one that is opened there later is not"),
+        pytest.param([*LOST, opened("kb-1", "a"), used("kb-1", "a", 5)], {"a": 10}, id="a session that is announced again stays given up"),
+        pytest.param([*LOST, placed("a"), opened("kb-9", "a"), used("kb-9", "a", 5), used("kb-1", "a", 5)], {"a": 15},
+                     id="placed there again: only the old session is given up"),
+        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), closed("kb-1", "a", "done"), moved("a"), opened("kb-2", "a"),
+                      used("kb-2", "a", 10), closed("kb-2", "a", "done"), opened("kb-3", "a"), used("kb-3", "a", 10, repeats=10)],
+                     {"a": 30}, id="a move of a task without sessions makes nothing free"),
+        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), closed("kb-1", "a", "done"), lost("a"), placed("b"), opened("kb-2", "b"),
+                      used("kb-2", "b", 10, repeats=10)], {"a": 10, "b": 10}, id="what had ended before is not repeated"),
+        pytest.param([*LOST, used("kb-2", "b", 10), used("kb-2", "b", 5, recovered_ns=5 * SECOND)], {"a": 10, "b": 10},
+                     id="nothing is free that the client does not claim"),
+        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), used("kb-1", "a", 5, repeats=5)], {"a": 15}, id="a claim without a loss"),
+        pytest.param([lost("a", "none"), moved("a", "none"), opened("kb-1", "a"), used("kb-1", "a", 1)], {"a": 1}, id="an unknown task"),
+    ],
+)  # fmt: skip
+def test_the_bill_of_displaced_work(events: list[Event], charges: dict[str, int], keys: bool) -> None:
+    view = fold(*events, keys=keys)
+    assert charged(view) == charges and not view.findings
+    assert verify(BillingView.decode(view.encode()), fold(*events, keys=keys)).ok
+
+
+@pytest.mark.parametrize(
+    ("events", "charges"),
+    [
+        pytest.param([opened("kb-2", "b", "u"), used("kb-2", "b", 10, repeats=10, task="u")], 20, id="another task"),
+        pytest.param([opened("kc-2", "b", "t", "acme"), used("kc-2", "b", 10, repeats=10, tenant="acme")], 20, id="another tenant"),
+        pytest.param([opened("kc-2", "b", "t", "acme"), used("kc-2", "b", 10, recovered_ns=10 * SECOND, tenant="acme"), lost("b"),
+                      opened("kb-3", "c"), used("kb-3", "c", 15, repeats=15)], 15, id="another tenant's session in the task's name"),
+    ],
+)  # fmt: skip
+def test_others_have_nothing_of_it(events: list[Event], charges: int) -> None:
+    view = fold(*LOST[:-1], *events, keys=False)
+    assert sum(charged(view).values()) == charges
+
+
+def test_a_loss_ends_the_charge_of_the_task_alone() -> None:
+    """Sessions of other tasks, of other tenants who name the task, and of other nodes are charged on."""
+    others = [("kb-5", "a", "u", "beta"), ("kc-6", "a", "t", "acme"), ("kb-7", "b", "t", "beta")]
+    opens = [opened(session, node, task, tenant) for session, node, task, tenant in others]
+    uses = [used(session, node, 5, task=task, tenant=tenant) for session, node, task, tenant in others]
+    view = fold(*LOST[:2], *opens, lost("a"), *uses, used("kb-1", "a", 5), keys=False)
+    assert charged(view) == {"a": 20, "b": 5}
+
+
+def test_what_is_not_charged_shows_in_the_row() -> None:
+    view = fold(*LOST, used("kb-1", "a", 3), used("kb-2", "b", 12, repeats=12, compile_ns=SECOND))
+    assert {key[3]: (row.core_ns // SECOND, row.recovered_ns // SECOND, row.facts) for key, row in view.rows.items()} == {
+        "a": (10, 3, 1), "b": (3, 10, 1)
+    }  # fmt: skip
+    assert view.ledger.balance_micro("beta") == -sum(row.core_micro + row.vram_micro for row in view.rows.values())
+
+
+@pytest.mark.parametrize("terms", [{"repeats": 11}, {"repeats": -1}, {"repeats": 6, "recovered_ns": 5 * SECOND}])
+def test_usage_that_is_less_than_nothing_is_a_finding(terms: dict[str, Any]) -> None:
+    view = fold(*LOST, used("kb-2", "b", 10, **terms))
+    assert charged(view) == {"a": 10} and "less than nothing" in view.findings[0]
+
+
+def test_a_view_that_an_older_version_saved_is_derived_anew() -> None:
+    """It lacks what its fields of today sum up, as the core time of the sessions that are open."""
+    saved = msgspec.json.decode(fold(*LOST[:2]).encode())
+    for other in (["0" * 32, *saved[1:]], saved[1:]):
+        with pytest.raises(CorruptSnapshotError):
+            BillingView.decode(msgspec.json.encode(other))
