@@ -12,7 +12,7 @@ from bus_schemas.events import TaskPlaced, TaskStateChanged
 from scheduler.placement.decide import Decision, decide
 from scheduler.placement.order import MS, in_order, next_rise_ns, protected_from_ns
 from scheduler.placement.state import Shape, TaskView
-from scheduler.placement.states import FAILED, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, REASON_QUEUE_TIMEOUT
+from scheduler.placement.states import DISPLACED_WAIT_MS, FAILED, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, REASON_QUEUE_TIMEOUT
 from scheduler.placement.survey import Freed
 from scheduler.placement.view import ClusterView
 
@@ -165,5 +165,5 @@ def _next_due_ns(view: ClusterView, tasks: Iterable[TaskView], unix_ns: int) -> 
 
 def expiry_ns(task: TaskView) -> int | None:
     """When a waiting task gives up, None: never."""
-    timeout_ms = task.submitted.queue_timeout_ms
+    timeout_ms = task.submitted.queue_timeout_ms or (DISPLACED_WAIT_MS if task.displaced else 0)
     return task.wait_from_ns + timeout_ms * MS if timeout_ms > 0 else None

@@ -47,7 +47,8 @@ _WAITING, _PLACED, _STARTED = Phase.WAITING, Phase.PLACED, Phase.STARTED  # attr
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """A task was displaced: it leaves ``node`` (empty: none that is here), for ``to`` alone (empty: for any other)."""
+    """A task was displaced: it leaves ``node`` (empty: none that is here), for ``to`` alone while that takes tasks (empty: for any
+    other)."""
 
     node: str
     to: str
@@ -121,6 +122,8 @@ class TaskView:
     leaving: Leaving | None = None
     #: It was displaced once, so it waits for a place, whether it asked to or not.
     displaced: bool = False
+    #: A session of it was ended because it leaves its node: a client continues where it is placed next.
+    expected: bool = False
     #: The last placement or refusal.
     decision: TaskPlaced | TaskRefused | None = None
     #: Ids of its open sessions.
@@ -300,9 +303,16 @@ class ClusterState:
         self.holdings = Holdings(self.columns)
 
     def leaving(self, task: TaskSubmitted) -> Leaving | None:
-        """Where a task of the log may not be placed, because it was displaced."""
+        """Where a task of the log may not be placed, because it was displaced. A node that is lost or drained by now is no target any
+        more."""
         known = self.tasks.get(task.task)
-        return known.leaving if known is not None and known.submitted == task else None
+        leaving = known.leaving if known is not None and known.submitted == task else None
+        if leaving is None or not leaving.to or self._takes_tasks(leaving.to):
+            return leaving
+        return Leaving(leaving.node, "")
+
+    def _takes_tasks(self, node: str) -> bool:
+        return node in self.nodes and self.nodes[node].lost is None and not self.drained(node)
 
     def admits(self, task: TaskSubmitted, node: str) -> bool:
         leaving = self.leaving(task)

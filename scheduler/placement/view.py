@@ -65,6 +65,7 @@ from scheduler.placement.states import (
     OVERCOMMIT_GLOBAL,
     OVERCOMMIT_NODE,
     QUEUED,
+    REASON_DISPLACED,
     REASON_NEVER_STARTED,
     REASON_NO_FIT,
     REASON_NODE_LOST,
@@ -257,8 +258,8 @@ class ClusterView(ClusterState):
         if known is not None:
             if not known.cut_off or known.fact.node != event.node:
                 return
-            given_up |= known.given_up
             if known.fact.task == event.task:
+                given_up |= known.given_up
                 self._forget(event.session, known.fact)
             else:
                 self._session_over(known, True, REASON_SESSION_REUSED, event.at_ns)
@@ -310,16 +311,26 @@ class ClusterView(ClusterState):
             return
         task.sessions.discard(name)
         task.outcome = decisive(task.outcome, outcome)
-        if task.sessions:
-            return
-        if task.leaving is not None and task.phase is Phase.STARTED and task.outcome is None:
+        task.expected |= reason == REASON_DISPLACED and outcome is None
+        if self._has_left(task):
             self._wait_again(task, at_ns)
+            return
+        if task.sessions:
             return
         if not failed and session.cut_off == CUT_LOST and cut_off(task):
             self._transition(task, Phase.STARTED, at_ns)  # its node was only cut off, and it ran to its end there
         if task.phase is Phase.STARTED:
             state, why = state_after(task.outcome, failed, reason)
             self._transition(task, Phase(state), at_ns, why)
+
+    def _has_left(self, task: TaskView) -> bool:
+        """Whether a task that runs has nothing any more on the node that it leaves, and a client that continues elsewhere. Not when its
+        script has ended meanwhile; what child processes reported, or the silence of another client, does not decide."""
+        if task.leaving is None or task.phase is not Phase.STARTED or not task.expected:
+            return False
+        if task.outcome is not None and not task.outcome.child and not task.outcome.lost:
+            return False
+        return not any(self.sessions[name].fact.node == task.leaving.node for name in task.sessions)
 
     def _forget(self, name: str, fact: SessionOpenedFact) -> None:
         """Take a session out of the indexes by node and task."""
@@ -374,6 +385,7 @@ class ClusterView(ClusterState):
         self.turn = max(self.turn, task.turn)
         self._transition(task, Phase.PLACED, event.at_ns)
         self._leave(task, None)
+        task.expected = False
         node = self.nodes.get(event.node)
         if node is None or node.lost is not None:  # it was lost between the decision and its place in the log
             self._displace(task, REASON_NODE_LOST, event.at_ns)
@@ -436,7 +448,7 @@ class ClusterView(ClusterState):
             for name in task.sessions:
                 self._follow_task(task, name)
         self._touch(task)
-        if not task.sessions:
+        if event.lost or not task.sessions:
             self._wait_again(task, event.at_ns)
 
     def _give_up(self, task: TaskView, name: str) -> None:

@@ -14,6 +14,7 @@ from bus_schemas.events import (
     NodeLost,
     NodeRecovered,
     NodeRegistered,
+    Outcome,
     SessionClosedFact,
     SessionOpenedFact,
     SessionPriorityChanged,
@@ -25,7 +26,7 @@ from bus_schemas.events import (
     TaskSubmitted,
 )
 from scheduler.placement import ClusterView, capacity, overdue_tasks, sessions_to_end, sessions_to_reprioritise
-from scheduler.placement.states import REASON_NEVER_STARTED, REASON_QUEUE_TIMEOUT, STATES
+from scheduler.placement.states import REASON_DISPLACED, REASON_NEVER_STARTED, REASON_QUEUE_TIMEOUT, STATES
 from tests.support.placement_reference import room
 
 GIB = 1 << 30
@@ -33,7 +34,8 @@ NODES, TASKS, SESSIONS, TENANTS = ("a", "b"), ("t", "u"), ("r", "s"), ("acme", "
 
 node, task, session = st.sampled_from(NODES), st.sampled_from(TASKS), st.sampled_from(SESSIONS)
 now, epoch, priority = st.integers(1, 9), st.integers(1, 2), st.integers(0, 4)
-closing = (st.just("done"), *[st.just(0)] * 4, st.just(""), st.booleans())
+outcome = st.sampled_from([None, None, Outcome(), Outcome(child=True), Outcome(lost=True)])
+closing = (st.sampled_from(["done", REASON_DISPLACED]), *[st.just(0)] * 4, st.just(""), st.booleans(), outcome)
 facts = st.one_of(
     st.builds(NodeLost, now, node, epoch, st.sampled_from(["silent", "stopped"])),
     st.builds(NodeRecovered, now, node, epoch),

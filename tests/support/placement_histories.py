@@ -62,8 +62,8 @@ facts = st.one_of(
         st.integers(0, 4), mib, st.booleans(),
     ),
     st.builds(
-        SessionClosedFact, now, st.sampled_from(SESSIONS), names, st.just("done"), st.just(0), st.just(0), st.just(0), st.just(0),
-        st.just(""), st.booleans(),
+        SessionClosedFact, now, st.sampled_from(SESSIONS), names, st.sampled_from(["done", "displaced"]), *[st.just(0)] * 4, st.just(""),
+        st.booleans(),
     ),
     st.builds(SessionPriorityChanged, now, st.sampled_from(SESSIONS), names, st.integers(0, 4)),
     st.builds(TaskPriorityChanged, now, st.sampled_from(TASKS), st.integers(0, 4)),
