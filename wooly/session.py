@@ -110,7 +110,7 @@ class _Rebuild:
     todo: dict[int, _Sent] = field(default_factory=dict)
     #: of those that were answered before: what was kept, and whether all their answers are wanted again
     repeated: dict[int, tuple[Kept, bool]] = field(default_factory=dict)
-    #: since a batch was answered for the first time
+    #: losses since a batch was answered for the first time
     attempts: int = 0
     #: the task is to leave the node
     displaced: bool = False
@@ -163,7 +163,7 @@ class Session:
         self._envelope_bytes = 0
         self._heard_s = time.monotonic()
         self._watcher: asyncio.Task[None] | None = None
-        self._looking: asyncio.Future[None] | None = None
+        self._looking = False
         self._looked_s = 0.0
         self._shaken = asyncio.Event()
         self.totals: SessionClosed | None = None
@@ -342,6 +342,7 @@ class Session:
         atexit.unregister(self.close)
         self._drain(_DRAIN_S)
         self._left = True
+        self._withdraw()
         try:
             self.totals = _sum_of(self._before, self._bus.call(self._goodbye(), _CLOSE_S + 1))
         except (TimeoutError, NoAnswer):
@@ -352,11 +353,12 @@ class Session:
         self._settle(NodeLostError("the session is closed"))
 
     def abandon(self, outcome: Outcome) -> None:
-        """A signal is about to kill the process: tell the node, which drops what waits. May be called in a signal handler: waits for two
+        """A signal is about to kill the process: tell the node, which drops what waits. May be called in a signal handler: waits for some
         seconds at most, and takes no lock. Raises nothing."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
+        self._withdraw(_KILLED_S)
         with contextlib.suppress(TimeoutError, NoAnswer, RuntimeError):
             self._bus.call(self._close_request(CloseSession(self._info.session, "killed", -1, outcome), _KILLED_S), _KILLED_S + 0.5)
 
@@ -531,22 +533,26 @@ class Session:
     # -- building the session again --------------------------------------------------------------------------------------------------
 
     def _lost(self, session: str, fault: WoolyError, *, displaced: bool = False) -> None:
-        """(bus thread) The node no longer holds the memory of this session, or does not answer and its task is placed elsewhere, or is to
+        """(any thread) The node no longer holds the memory of this session, or does not answer and its task is placed elsewhere, or is to
         be (``displaced``): it is built again, or over."""
         with self._state:
-            if self._fault is not None or self._rebuild.lost == session:
-                return
+            if self._fault is not None or self._rebuild.lost == session or self._info.session != session:
+                return  # over, or known
             self._rebuild.lost, self._rebuild.displaced = session, displaced
             self._state.notify_all()
             if self._rebuild.running:
                 return
-            self._rebuild.running = can = self._opening is not None and self._log.whole and self._wait_s > 0
+            self._rebuild.running = can = self._can_rebuild
         if can:
             threading.Thread(target=self._build_again, args=(fault,), name="wooly rebuild", daemon=True).start()
         else:
             if self._log.lack:
                 fault.add_note(f"wooly: the session could not be built again: {self._log.lack}")
             self._settle(fault)
+
+    @property
+    def _can_rebuild(self) -> bool:
+        return self._opening is not None and self._log.whole and self._wait_s > 0
 
     def _build_again(self, fault: WoolyError) -> None:
         """Open sessions in the place of the lost one until one has repeated all batches, or ``fault`` is final."""
@@ -555,12 +561,13 @@ class Session:
         progress.say(f"wooly: {what}; repeating {len(self._log)} batches")
         try:
             while True:
-                self._rebuild.attempts += 1
+                self._rebuild.attempts += not self._rebuild.displaced
                 if self._rebuild.attempts > _REBUILDS_MAX:
                     raise fault
                 if self._repeat_all():
                     break
         except Exception as error:  # whatever it is, nothing may wait for this session any more
+            self._withdraw()
             with self._state:
                 self._rebuild.running = False
             self._settle(error if isinstance(error, WoolyError) else fault)
@@ -621,11 +628,16 @@ class Session:
     def _leave(self) -> None:
         """The session's task is to run elsewhere: fetch what its buffers hold, so that no work is repeated, and open another one there. No
         other thread submits meanwhile. Until that can be done it runs on; the node ends it after a while."""
-        if self._blobs_untaken() or not self._all_answered():
+        if not self._can_rebuild or not self._all_taken():
             return
         with contextlib.suppress(WoolyError):  # what is not in the image is repeated
-            self._take_image()
+            if self._log.has_room_for_image:
+                self._take_image()
         self._lost(self._leaving, NodeLostError("the session's task is to run on another node; start the script again"), displaced=True)
+
+    def _all_taken(self) -> bool:
+        """Wait until every batch is answered, as ``_all_answered``; False as well if answers are still to be fetched from the node."""
+        return not self._blobs_untaken() and self._all_answered() and not self._blobs_untaken()
 
     def _blobs_untaken(self) -> bool:
         """Whether answers are on the node until they are taken."""
@@ -643,7 +655,7 @@ class Session:
         if self._blobs_untaken():
             return
         with contextlib.suppress(WoolyError):  # an image more or less; the session's fault is raised by what follows
-            if self._all_answered():
+            if self._all_taken():
                 self._take_image()
         self._image_s = time.monotonic()
         self._image_cost_s = self._image_s - began_s
@@ -777,7 +789,6 @@ class Session:
 
     async def _watch(self) -> None:
         """Keep the lease, notice silence and loss."""
-        lease_s = min(self._info.lease_ms / 6000, _LEASE_S)
         pinged_s, doubtful, now_s = 0.0, False, time.monotonic()
         while self._fault is None and not self._closed:
             with contextlib.suppress(TimeoutError):
@@ -791,7 +802,7 @@ class Session:
             with self._state:
                 oldest = min(self._sent.values(), key=lambda sent: sent.seq, default=None)
             asking = oldest is not None and (doubtful or now_s - oldest.sent_s > 2 * _WATCH_S)
-            if asking or doubtful or now_s - pinged_s > lease_s:
+            if asking or doubtful or now_s - pinged_s > min(self._info.lease_ms / 6000, _LEASE_S):
                 pinged_s = now_s
                 doubtful = not await self._ping(oldest.seq - 1 if asking and oldest is not None else -1)
 
@@ -820,17 +831,17 @@ class Session:
     def _look_elsewhere(self, session: str) -> None:
         """Ask, beside all else, whether the task of a node that does not answer is placed elsewhere."""
         now_s = time.monotonic()
-        if self._opening is None or self._looking is not None or now_s - self._looked_s < _LOOK_S:
+        if self._opening is None or self._looking or now_s - self._looked_s < _LOOK_S:
             return
-        self._looked_s = now_s
-        self._looking = asyncio.ensure_future(self._look(self._opening, session))
+        self._looked_s, self._looking = now_s, True
+        threading.Thread(target=self._look, args=(self._opening, session), name="wooly look", daemon=True).start()
 
-    async def _look(self, opening: Opening, session: str) -> None:
+    def _look(self, opening: Opening, session: str) -> None:
         try:
-            if await asyncio.to_thread(opening.displaced):
+            if opening.displaced():
                 self._lost(session, self._silence(time.monotonic() - self._heard_s))
         finally:
-            self._looking = None
+            self._looking = False
 
     def _on_pong(self, pong: Pong, session: str) -> None:
         self._hear()
@@ -890,6 +901,11 @@ class Session:
         with self._state:
             while (self._sent or self._rebuild.running) and self._fault is None and not self._halt and time.monotonic() < deadline:
                 self._state.wait(0.2)
+
+    def _withdraw(self, timeout_s: float = _CLOSE_S) -> None:
+        """The session is over. If it was lost, and nothing took its place, its task may wait for one, in vain."""
+        if self._opening is not None and self._rebuild.lost == self._info.session:
+            self._opening.withdraw(timeout_s)
 
     async def _goodbye(self) -> SessionClosed:
         if self._watcher is not None:

@@ -9,16 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from billing.projection import BillingView
 from bus_schemas.events import SessionClosedFact, TaskDisplaced, TaskPlaced, UsageRecorded
+from bus_schemas.session import EndTask, TaskEnded
+from bus_schemas.subjects import node_request
 from tests.support.command import command_in
-from tests.support.node import Node, floats, increment, until
+from tests.support.node import Node, asked, floats, increment, until
 from tests.support.plane import Controller
 from wooly import progress
-from wooly.errors import NodeLostError
+from wooly.errors import NodeLostError, PlacementError
 from wooly.link import Flush
 from wooly.session import Session
 
@@ -39,6 +42,19 @@ class Cluster:
     def of(self, session: Session) -> Node:
         assert session.info.node is not None
         return self.nodes[session.info.node.name]
+
+    def drain_others(self, session: Session) -> None:
+        """The session's node is the only one that takes tasks."""
+        for name, node in self.nodes.items():
+            if node is not self.of(session):
+                assert self.controller.ask("POST", f"/api/v1/nodes/{name}/drain").status == 200
+
+    def order(self, session: Session, grace_ms: int = 0) -> None:
+        """What a controller orders of the session's node when the task is to run elsewhere."""
+        assert session.info.node is not None
+        subject, order = node_request(session.info.node.node, "end_task"), EndTask(session.info.task, displaced=True, grace_ms=grace_ms)
+        ended = self.of(session).run(lambda bus: asked(bus, subject, msgspec.msgpack.encode(order), TaskEnded))
+        assert ended.sessions == (session.info.session,)
 
     def task(self, session: Session) -> Any:
         return self.controller.get(f"/api/v1/tasks/{session.info.task}")
@@ -250,3 +266,66 @@ def test_a_session_that_cannot_be_built_again_ends_with_its_node(cluster: Cluste
     with pytest.raises(NodeLostError, match="has not answered"):
         add_one(session, 1)
     assert cluster.task(session)["state"] == "failed"
+
+
+def test_a_task_that_is_placed_again_where_it_was_continues_there(cluster: Cluster) -> None:
+    """Its node was silent for a moment, in which it was displaced, and no other one takes it."""
+    session = cluster.open(recovery_wait_s=20)
+    begin(session)
+    cluster.drain_others(session)
+    before, path = cluster.of(session), f"/api/v1/tasks/{session.info.task}/resume"
+    assert before.server is not None
+    before.server.send_signal(signal.SIGSTOP)
+    until(lambda: cluster.controller.ask("POST", path).status == 200, "the node is lost, and the task is to be placed again")
+    before.server.send_signal(signal.SIGCONT)
+    until(closed(cluster, session.info.session), "the node ends what it had")
+    add_one(session, 1)
+    assert value(session) == 21 and cluster.of(session) is before
+    assert cluster.task(session)["state"] == "started"
+
+
+def test_a_task_whose_script_gives_up_waits_for_no_place(cluster: Cluster) -> None:
+    session = cluster.open(recovery_wait_s=10)
+    begin(session)
+    cluster.drain_others(session)
+    cluster.of(session).kill_server()
+    cluster.of(session).kill_executor()
+    with pytest.raises(PlacementError, match="waits for a place on another node"):
+        add_one(session, 1)
+    assert cluster.task(session)["state"] == "cancelled"
+
+
+def test_an_answer_that_is_still_on_the_node_is_not_left_there(cluster: Cluster) -> None:
+    """A large answer, for which nobody waits yet, comes just before the session leaves: it is taken first, or is given again."""
+    size = 32_000
+    session = cluster.open()
+    session.wait(session.submit(Flush(uploads=[(1, memoryview(np.ones(size)).cast("B"))])))
+    with cluster.of(session).executor_held():
+        reading = session.submit(Flush(reads=[(1, 0, 8 * size)]))
+        cluster.order(session, grace_ms=3_600_000)
+        until(lambda: session._leaving, "the session is asked to leave")
+        adding = threading.Thread(target=lambda: session.submit(increment(size).flush([1])))
+        adding.start()
+        adding.join(0.5)
+    adding.join()
+    (data,) = session.wait(reading)
+    assert set(floats(data)) == {1.0}
+    (data,) = session.wait(session.submit(Flush(reads=[(1, 0, 8 * size)])))
+    assert set(floats(data)) == {2.0}
+
+
+def test_a_session_is_moved_however_often(cluster: Cluster) -> None:
+    """While it has nothing to do: what it is told is no sign that its own work is the cause. What comes late of one that was left says
+    nothing about the one that took its place."""
+    session = cluster.open()
+    begin(session)
+    names = [session.info.session]
+    for _ in range(4):
+        cluster.order(session)
+        until(lambda: session.info.session != names[-1] and not session._rebuild.running, "another session takes its place")
+        names.append(session.info.session)
+    for name in names[:-1]:
+        session._lost(name, NodeLostError("late"), displaced=True)
+        assert not session._rebuild.running
+    add_one(session, 1)
+    assert value(session) == 21 and session.info.session == names[-1]

@@ -47,6 +47,15 @@ def test_an_image_that_is_too_large_gives_the_log_up() -> None:
     assert not log.whole and log.restore() == [] and "more than WOOLY_RECOVERY_MB (1)" in log.lack
 
 
+@pytest.mark.parametrize(("extra", "fits"), [(0, True), (1, False)])
+def test_whether_an_image_fits_depends_on_the_buffers_alone(extra: int, fits: bool) -> None:
+    log = ReplayLog(MIB)
+    for seq in range(1, 4):
+        log.keep(seq, uploaded(1, MIB // 4), done(seq))
+    log.keep(4, Flush(allocs=[(2, MIB - MIB // 4 + extra)]), done(4))
+    assert log.whole and log.has_room_for_image is fits
+
+
 @pytest.mark.parametrize(
     ("upload_bytes", "since_s", "cost_s", "due"),
     [

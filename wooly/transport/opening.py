@@ -73,6 +73,8 @@ class Place:
     #: indices of devices of the node, in the order of the script's
     gpus: tuple[int, ...]
     terms: TaskTerms
+    #: of the decision in the log: it tells apart two placements on one node
+    position: int = 0
 
 
 _places: dict[tuple[int, Config], tuple[Place, set[int]]] = {}
@@ -114,10 +116,10 @@ def ask(config: Config, title: str) -> Place:
     return _place(task, config.tenant, title)
 
 
-def _client(config: Config) -> Client:
+def _client(config: Config, timeout_s: float = _TIMEOUT_S) -> Client:
     from wooly.api import Client  # only with a controller
 
-    return Client(config.controller_url, api_key=config.api_key, ca=config.tls_ca, insecure=config.insecure, timeout_s=_TIMEOUT_S)
+    return Client(config.controller_url, api_key=config.api_key, ca=config.tls_ca, insecure=config.insecure, timeout_s=timeout_s)
 
 
 def _place(task: Task, tenant: str, title: str) -> Place:
@@ -138,7 +140,12 @@ def _place(task: Task, tenant: str, title: str) -> Place:
         sla_ms_p99=task.sla_ms_p99,
         pace_percent=task.pace_percent,
     )
-    return Place(task.node, tuple(task.gpus) or (0,), terms)
+    return Place(task.node, tuple(task.gpus) or (0,), terms, _decided(task))
+
+
+def _decided(task: Task) -> int:
+    """Names the placement of a task that has one."""
+    return task.placement.position if task.placement is not None else 0
 
 
 def _wait(client: Client, task: Task, *, own: bool) -> Task:
@@ -269,42 +276,58 @@ class Opening:
         the trace that the session is in. Raises what ``open_session`` raises."""
         self._bus, self._config, self._title, self._device, self._traceparent = bus, config, title_of(title), device, traceparent
         self._place = place_for(config, self._title, device) if config.controller_url else _own_choice(bus, config, self._title)
+        #: where the session was opened last
+        self._opened = self._place
         #: the task waits for another place
         self._nowhere = False
+        self._looking = threading.Lock()
         if not 0 <= device < len(self._place.gpus):
             raise ConfigError(f"device {device} does not exist: this task has {len(self._place.gpus)} (GPU_COUNT, GPUS)")
 
     def open(self) -> SessionOpened:
         """The node's answer. Raises what ``open_session`` raises."""
         name = self._name()
-        return repeat(lambda: self._open(name, None), _start_wait_s(self._config))
+        return repeat(lambda: self._open(self._place, name, None), _start_wait_s(self._config))
 
     def open_again(self, lost: Lost, check: Callable[[], None]) -> SessionOpened:
         """Open a session in the place of a lost one, where the task is placed by now. ``check`` is called before each new try, and may
         raise. Raises what ``open`` does."""
-        left = self._place.node if lost.displaced else ""
-        names: dict[str, str] = {}
+        left = self._opened if lost.displaced else None
+        names: dict[int, str] = {}
 
         def again() -> SessionOpened:
             if names or lost.displaced or self._nowhere:
                 self._look(left)
-            return self._open(names.setdefault(self._place.node, self._name()), lost)
+            place = self._place
+            return self._open(place, names.setdefault(place.position, self._name()), lost)
 
         return repeat(again, self._config.recovery_wait_s, check)
 
     def displaced(self) -> bool:
-        """Whether the task is placed elsewhere by now, or waits for a place because its node is lost: the controller is asked, and asked to
+        """Whether the task is placed anew by now, or waits for a place because its node is lost: the controller is asked, and asked to
         place it again."""
-        before = self._place
         with contextlib.suppress(Away, PlacementError, TaskCancelledError):
-            self._look("")
-        return self._nowhere or self._place is not before
+            self._look(None)
+        return self._nowhere or self._place.position != self._opened.position
 
-    def _look(self, left: str) -> None:
-        """Learn from the controller where the task is placed. Raises Away while that is nowhere, or on node ``left``; PlacementError,
-        TaskCancelledError. While the controller does not answer the place stays as it is."""
-        if not self._config.controller_url:
+    def withdraw(self, timeout_s: float) -> None:
+        """The script ends without its session: its task, if it is its own and waits for a place, is cancelled. Takes no lock. Raises
+        nothing."""
+        if not self._config.controller_url or self._config.task_id:
             return
+        client = _client(self._config, timeout_s)
+        with contextlib.suppress(Away, PlacementError):
+            if _get(client, self._place.terms.task).state == "queued":
+                _withdraw(client, self._place.terms.task)
+
+    def _look(self, left: Place | None) -> None:
+        """Learn from the controller where the task is placed. Raises Away while that is nowhere, or still ``left``; PlacementError,
+        TaskCancelledError. While the controller does not answer the place stays as it is."""
+        if self._config.controller_url:
+            with self._looking:  # an answer that comes late does not undo a later one
+                self._learn(left)
+
+    def _learn(self, left: Place | None) -> None:
         client = _client(self._config)
         try:
             task = _get(client, self._place.terms.task)
@@ -312,24 +335,24 @@ class Opening:
                 with contextlib.suppress(PlacementError), _errors("does not place the task again"):
                     task = client.place_again(task.id)
         except Away:
-            if self._nowhere or left:
+            if self._nowhere or left is not None:
                 raise
             return
-        if task.state not in ("queued", "started") and not (self._nowhere or task.state == "cancelled"):
+        live = task.state in ("queued", "started")
+        if not live and not (self._nowhere or task.state == "cancelled"):
             return  # its node ended it; a new session there takes it up
-        self._nowhere = task.state in ("queued", "started") and task.node in (None, left)
+        self._nowhere = live and (task.node is None or (left is not None and _decided(task) == left.position))
         if self._nowhere:
             raise Away(PlacementError(f"task {task.id} waits for a place on another node"))
         place = _place(task, self._config.tenant, self._title)
-        if (place.node, place.gpus) != (self._place.node, self._place.gpus):
+        if place.position != self._place.position:
             self._place = place
             _moved(self._config, place)
 
     def _name(self) -> str:
         return subjects.session_name(self._bus.principal, _unique())
 
-    def _open(self, name: str, lost: Lost | None) -> SessionOpened:
-        place = self._place
+    def _open(self, place: Place, name: str, lost: Lost | None) -> SessionOpened:
         request = OpenSession(
             session=name,
             gpus=(place.gpus[self._device],),
@@ -344,6 +367,7 @@ class Opening:
         found = _open(self._bus, place.node, request)
         if found.node is None:
             raise ProtocolError("the node opened a session without identifying itself; client and node are of different versions")
+        self._opened = place
         return msgspec.structs.replace(found, task=place.terms.task)
 
 

@@ -122,6 +122,11 @@ class ReplayLog:
                 del held[handle]
         return held
 
+    @property
+    def has_room_for_image(self) -> bool:
+        """Whether an image of the buffers fits, beside none of the batches before it."""
+        return sum(self.live().values()) <= self._bytes_max
+
     def take(self, seq: int, image: list[tuple[int, ReadBytes]]) -> None:
         """``image`` is what the session's buffers hold after batch ``seq``; earlier batches are forgotten."""
         self._image = image
