@@ -15,7 +15,17 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from bus_schemas.events import ActionTaken, Event, SessionClosedFact, SessionOpenedFact, SessionPriorityChanged, TierSet, decode_events
+from bus_schemas.events import (
+    ActionTaken,
+    Event,
+    NodeLost,
+    SessionClosedFact,
+    SessionOpenedFact,
+    SessionPriorityChanged,
+    TaskDisplaced,
+    TierSet,
+    decode_events,
+)
 from bus_schemas.session import EndTask, SetPriority
 from bus_schemas.subjects import node_requests
 from services.kit.bus import connect
@@ -163,6 +173,32 @@ def test_a_tier_limits_the_tasks_of_a_tenant(plane: Plane) -> None:
     alone = plane.controller.ask("POST", "/api/v1/tasks", {**body, "id": "crowd-3", "gpu_mode": "Exclusive"})
     assert (alone.status, alone.json["errors"][0]["field"]) == (400, "gpu_mode")
     submit(plane, **body, id="crowd-3")
+
+
+def test_a_task_is_placed_again_once_and_within_the_quotas(plane: Plane) -> None:
+    """Whose node was lost: it is told once, however often a client asks; and it counts as one more task of its tenant."""
+    plane.publish("config", "tier", TierSet(1, "basic", 0, live_tasks=1), TierSet(1, "basic", 0, "heir"))
+    plane.register("res-a", groups=("res",))
+    body = {"tenant": "heir", "groups": ["res"]}
+    again = "/api/v1/tasks/res-1/resume"
+    submit(plane, **body, id="res-1")
+    assert plane.controller.ask("POST", again).status == 409
+    plane.publish("node", "res-a", NodeLost(time.time_ns(), "res-a", 1, "stopped"))
+    assert plane.controller.get("/api/v1/tasks/res-1")["reason"] == "node lost"
+    submit(plane, **body, id="res-2", queue=True)
+    refused = plane.controller.ask("POST", again)
+    assert (refused.status, refused.json["quota"], refused.json["used"]) == (429, "live_tasks", 1)
+    plane.controller.ask("POST", "/api/v1/tasks/res-2/cancel")
+    for _ in range(2):
+        placed_again = plane.controller.ask("POST", again)
+        assert (placed_again.status, placed_again.json["state"], placed_again.json["node"]) == (200, "queued", None)
+    events = [event for message in log_of(plane, "wooly.evt.task.res-1") for event in message]
+    (displaced,) = [event for event in events if isinstance(event, TaskDisplaced)]
+    assert (displaced.node, displaced.lost, displaced.to) == ("res-a", True, "")
+    assert [event.action for event in events if isinstance(event, ActionTaken)] == ["task.submit", "task.submit"]
+    plane.register("res-b", groups=("res",))
+    wait_until(lambda: plane.controller.get("/api/v1/tasks/res-1")["node"] == "res-b")
+    assert plane.controller.ask("POST", again).status == 409
 
 
 def test_nodes_are_asked_until_their_facts_say_so(plane: Plane) -> None:

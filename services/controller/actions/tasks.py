@@ -53,10 +53,14 @@ class TaskActions:
         view = self._projection.view
         if task.task in view.tasks:  # submitted before: nothing is added
             return
-        book, now_ns = self._projection.fold(TierBook), time.time_ns()
-        refusal = task_refusal(book, task, now_ns)
+        refusal = task_refusal(self._projection.fold(TierBook), task, time.time_ns())
         if refusal is not None:
             raise Invalid(*refusal)
+        self._under_quotas(task)
+
+    def _under_quotas(self, task: TaskSubmitted) -> None:
+        """Raises QuotaReached where the tenant's tier allows no more tasks that are not over."""
+        view, book, now_ns = self._projection.view, self._projection.fold(TierBook), time.time_ns()
         excess = task_excess(book, task, view.live_of.get(task.tenant, 0), view.queued()[task.tenant], now_ns)
         if excess is not None:
             raise QuotaReached(excess, f"tenant {task.tenant}", "id")
@@ -114,7 +118,7 @@ class TaskActions:
 
     async def resume(self, by: Caller, task: str) -> TaskView:
         """Place a task again whose node was lost: its client repeats its work. Of one that waits already: nothing. Raises OutOfState when
-        its node is not lost, or it is over."""
+        its node is not lost, or it is over, and QuotaReached where a new task would be one too many."""
 
         def change(view: TaskView) -> Event | None:
             if view.waiting and view.displaced:
@@ -122,6 +126,7 @@ class TaskActions:
             node = self._projection.view.nodes.get(view.placed.node) if view.placed is not None else None
             if not cut_off(view) or view.placed is None or node is None or node.lost is None:
                 raise OutOfState(f"task {view.submitted.task} has not lost its node: it is {view.state}")
+            self._under_quotas(view.submitted)
             return TaskDisplaced(time.time_ns(), view.submitted.task, view.placed.node, lost=True)
 
         return await self._change(by, "task.submit", task, None, "placed again, for its node was lost", change)
