@@ -19,6 +19,7 @@ from bus_schemas.events import (
     ActionTaken,
     Event,
     NodeLost,
+    NodeRecovered,
     SessionClosedFact,
     SessionOpenedFact,
     SessionPriorityChanged,
@@ -179,6 +180,7 @@ def test_a_task_is_placed_again_once_and_within_the_quotas(plane: Plane) -> None
     """Whose node was lost: it is told once, however often a client asks; and it counts as one more task of its tenant."""
     plane.publish("config", "tier", TierSet(1, "basic", 0, live_tasks=1), TierSet(1, "basic", 0, "heir"))
     plane.register("res-a", groups=("res",))
+    plane.register("res-other")
     body = {"tenant": "heir", "groups": ["res"]}
     again = "/api/v1/tasks/res-1/resume"
     submit(plane, **body, id="res-1")
@@ -199,6 +201,24 @@ def test_a_task_is_placed_again_once_and_within_the_quotas(plane: Plane) -> None
     plane.register("res-b", groups=("res",))
     wait_until(lambda: plane.controller.get("/api/v1/tasks/res-1")["node"] == "res-b")
     assert plane.controller.ask("POST", again).status == 409
+
+
+def test_a_task_of_the_only_node_waits_for_that_one() -> None:
+    """Nothing is given up, or repeated, when it comes back."""
+    with Plane() as alone:
+        for name in ("a", "b"):
+            alone.register(name)
+        on = {name: submit(alone, id=name, required_vram_mb=8192)["node"] for name in ("one", "other")}
+        assert set(on.values()) == {"a", "b"}
+        for name, node in on.items():
+            alone.publish("session", f"s-{name}", SessionOpenedFact(time.time_ns(), f"s-{name}", "default", name, node, 0, 2, GIB))
+        for name in ("a", "b"):
+            alone.publish("node", name, NodeLost(time.time_ns(), name, 1, "silent"))
+        refused = alone.controller.ask("POST", "/api/v1/tasks/one/resume")
+        assert refused.status == 409 and "no other one is there" in refused.json["detail"]
+        alone.publish("node", on["other"], NodeRecovered(time.time_ns(), on["other"], 1))
+        assert "has not lost its node" in alone.controller.ask("POST", "/api/v1/tasks/other/resume").json["detail"]
+        assert alone.controller.ask("POST", "/api/v1/tasks/one/resume").json["state"] == "queued"
 
 
 def test_nodes_are_asked_until_their_facts_say_so(plane: Plane) -> None:

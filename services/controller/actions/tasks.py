@@ -118,14 +118,17 @@ class TaskActions:
 
     async def resume(self, by: Caller, task: str) -> TaskView:
         """Place a task again whose node was lost: its client repeats its work. Of one that waits already: nothing. Raises OutOfState when
-        its node is not lost, or it is over, and QuotaReached where a new task would be one too many."""
+        its node is not lost, when no other node is there (then it goes on when its own comes back, with nothing repeated), or it is over;
+        QuotaReached where a new task would be one too many."""
 
         def change(view: TaskView) -> Event | None:
             if view.waiting and view.displaced:
                 return None
-            node = self._projection.view.nodes.get(view.placed.node) if view.placed is not None else None
-            if not cut_off(view) or view.placed is None or node is None or node.lost is None:
+            here = {name for name, node in self._projection.view.nodes.items() if node.lost is None}
+            if not cut_off(view) or view.placed is None or view.placed.node in here:
                 raise OutOfState(f"task {view.submitted.task} has not lost its node: it is {view.state}")
+            if not here:
+                raise OutOfState(f"task {view.submitted.task} has lost its node, and no other one is there")
             self._under_quotas(view.submitted)
             return TaskDisplaced(time.time_ns(), view.submitted.task, view.placed.node, lost=True)
 
