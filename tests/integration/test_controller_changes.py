@@ -177,7 +177,7 @@ def test_a_tier_limits_the_tasks_of_a_tenant(plane: Plane) -> None:
 
 
 def test_a_task_is_placed_again_once_and_within_the_quotas(plane: Plane) -> None:
-    """Whose node was lost: it is told once, however often a client asks; and it counts as one more task of its tenant."""
+    """Whose node was lost: it is displaced once, however often a client asks; and it counts as one more task of its tenant."""
     plane.publish("config", "tier", TierSet(1, "basic", 0, live_tasks=1), TierSet(1, "basic", 0, "heir"))
     plane.register("res-a", groups=("res",))
     plane.register("res-other")

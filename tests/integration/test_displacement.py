@@ -296,7 +296,7 @@ def test_a_task_whose_script_gives_up_waits_for_no_place(cluster: Cluster) -> No
 
 
 def test_an_answer_that_is_still_on_the_node_is_not_left_there(cluster: Cluster) -> None:
-    """A large answer, for which nobody waits yet, comes just before the session leaves: it is taken first, or is given again."""
+    """A large answer, for which no thread waits yet, comes just before the session leaves: it is taken first, or is given again."""
     size = 32_000
     session = cluster.open()
     session.wait(session.submit(Flush(uploads=[(1, memoryview(np.ones(size)).cast("B"))])))
@@ -315,7 +315,7 @@ def test_an_answer_that_is_still_on_the_node_is_not_left_there(cluster: Cluster)
 
 
 def test_a_session_is_moved_however_often(cluster: Cluster) -> None:
-    """While it has nothing to do: what it is told is no sign that its own work is the cause. What comes late of one that was left says
+    """While it has nothing to do: the request to leave is no sign that its own work is the cause. What comes late of one that was left says
     nothing about the one that took its place."""
     session = cluster.open()
     begin(session)

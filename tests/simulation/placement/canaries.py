@@ -55,8 +55,8 @@ def places_a_task_where_it_comes_from(original: Any) -> Any:
     return lambda self, task: None
 
 
-def counts_what_was_given_up(original: Any) -> Any:
-    return lambda self, task, name: None
+def leaves_a_task_with_its_lost_node(original: Any) -> Any:
+    return lambda self, event: None if event.lost else original(self, event)
 
 
 def serves_the_youngest_first(original: Any) -> Any:
@@ -133,7 +133,7 @@ CANARIES: Final[dict[Callable[[Any], Any], tuple[tuple[Any, str], ...]]] = {
     lets_everybody_into_groups: _in(survey, "_nodes"),
     uses_drained_nodes: _in(survey, "_nodes"),
     places_a_task_where_it_comes_from: _in(ClusterState, "leaving"),
-    counts_what_was_given_up: _in(ClusterView, "_give_up"),
+    leaves_a_task_with_its_lost_node: _in(ClusterView, "_displaced"),
     serves_the_youngest_first: _in(queue, "in_order"),
     never_lets_anybody_rise: _in(order, "_level"),
     ignores_reservations: _in(decide, "kept_from"),
