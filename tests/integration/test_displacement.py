@@ -50,7 +50,9 @@ class Cluster:
                 assert self.controller.ask("POST", f"/api/v1/nodes/{name}/drain").status == 200
 
     def order(self, session: Session, grace_ms: int = 0) -> None:
-        """What a controller orders of the session's node when the task is to run elsewhere."""
+        """Move the session's task, and order its node to end the session without the time that the controller leaves it."""
+        until(lambda: self.task(session)["state"] == "started", "the session is in the log")
+        assert self.controller.ask("POST", f"/api/v1/tasks/{session.info.task}/move", {}).status == 200
         assert session.info.node is not None
         subject, order = node_request(session.info.node.node, "end_task"), EndTask(session.info.task, displaced=True, grace_ms=grace_ms)
         ended = self.of(session).run(lambda bus: asked(bus, subject, msgspec.msgpack.encode(order), TaskEnded))
