@@ -11,8 +11,8 @@ its own is on a bus that authenticates its clients; of such a node
 4. the intervals of a device are together no longer than the time during which it had open sessions that count, by the broker's clock.
 
 When a task is displaced, the work of its sessions on the node that was charged so far, or repeated without a charge, may be repeated
-elsewhere without a charge (``displaced_ns`` of usage, the word of a client), and no more. If the node was lost, what they use from then on
-is not charged: their work is repeated. Sessions that are opened there later count like any other.
+elsewhere without a charge (``displaced_ns`` of usage, the word of a client), and no more; the same with instructions and launches. If the
+node was lost, what they use from then on does not count: their work is repeated. Sessions that are opened there later count like any other.
 
 So a stolen key charges for sessions that keys of the tenant could have had, and no more than the node could have delivered meanwhile. Of a
 node without a key nothing is checked: its bus does not authenticate its clients.
@@ -53,16 +53,35 @@ _MS: Final = 10**6
 _NODE: Final = "node"
 
 
+class Work(msgspec.Struct, array_like=True):
+    """Core time (the compiler's is not in it), instructions and launches."""
+
+    core_ns: int = 0
+    instructions: int = 0
+    launches: int = 0
+
+    def add(self, more: Work) -> None:
+        self.core_ns += more.core_ns
+        self.instructions += more.instructions
+        self.launches += more.launches
+
+    def take(self, wanted: Work) -> Work:
+        """As much of ``wanted`` as there is, of each: it is no longer here."""
+        taken = Work(min(self.core_ns, wanted.core_ns), min(self.instructions, wanted.instructions), min(self.launches, wanted.launches))
+        self.add(Work(-taken.core_ns, -taken.instructions, -taken.launches))
+        return taken
+
+
 class _Task(msgspec.Struct, array_like=True):
     tenant: str
     hosts: dict[str, None] = {}
     """Nodes on which it was placed."""
     given_up: dict[str, int] = {}
     """Nodes that were lost when it was displaced, and where it was not placed again; with the time of that."""
-    closed_ns: dict[str, int] = {}
-    """By node: ``done_ns`` of its sessions that are closed, as far as no session there took it over after the node lost its memory."""
-    repeatable_ns: int = 0
-    """Core time that may be repeated without a charge."""
+    closed: dict[str, Work] = {}
+    """By node: ``done`` of its sessions that are closed, as far as no session there took it over after the node lost its memory."""
+    repeatable: Work = msgspec.field(default_factory=Work)
+    """What may be repeated without a charge."""
 
 
 class _Session(msgspec.Struct, array_like=True):
@@ -76,8 +95,8 @@ class _Session(msgspec.Struct, array_like=True):
     """Its task was displaced while the node was lost."""
     leaving: bool
     """It is being ended, because its task is to run elsewhere."""
-    done_ns: int
-    """Core time of its work so far: charged, or a repetition of what was charged before."""
+    done: Work
+    """So far: charged, or a repetition of what was charged before."""
 
 
 class _Lent(msgspec.Struct, array_like=True):
@@ -180,20 +199,21 @@ class Evidence(msgspec.Struct, array_like=True):
         known = self.sessions.get(usage.node, {}).get(usage.session)
         return known is not None and known.given_up
 
-    def charged_ns(self, usage: UsageRecorded) -> int:
-        """The core time of usage that is believed, without what is repeated: taken off what the task may repeat."""
+    def counted(self, usage: UsageRecorded) -> Work:
+        """What counts of usage that is believed: not what is repeated, which is taken off what the task may repeat. With the compiler's
+        time."""
         task = self._task(usage.task, usage.tenant)
         known = self.sessions.get(usage.node, {}).get(usage.session)
-        free_ns = again_ns = 0
+        free = again = Work()
         if task is not None:
-            free_ns = min(usage.displaced_ns, task.repeatable_ns)
-            task.repeatable_ns -= free_ns
-            again_ns = min(usage.recovered_ns, task.closed_ns.get(usage.node, 0))
-            if again_ns:
-                task.closed_ns[usage.node] -= again_ns
+            free = task.repeatable.take(Work(usage.displaced_ns, usage.displaced_instructions, usage.displaced_launches))
+            closed = task.closed.get(usage.node)
+            if usage.recovered_ns and closed is not None:
+                again = closed.take(Work(usage.recovered_ns, closed.instructions, closed.launches))
         if known is not None:
-            known.done_ns += usage.core_ns - usage.recovered_ns + again_ns
-        return usage.charged_core_ns - free_ns
+            known.done.add(Work(usage.core_ns - usage.recovered_ns, usage.instructions, usage.launches))
+            known.done.add(again)
+        return Work(usage.charged_core_ns - free.core_ns, usage.instructions - free.instructions, usage.launches - free.launches)
 
     def _task(self, name: str, tenant: str) -> _Task | None:
         """This task, if it is this tenant's."""
@@ -213,16 +233,16 @@ class Evidence(msgspec.Struct, array_like=True):
                 session.leaving = True
             elif not session.given_up:
                 session.given_up = True
-                task.repeatable_ns += session.done_ns
+                task.repeatable.add(session.done)
 
     def _closed(self, session: _Session, node: str) -> None:
         task = self._task(session.task, session.tenant)
         if task is None or session.given_up:
             return
         if session.leaving:
-            task.repeatable_ns += session.done_ns
-        elif session.done_ns:
-            task.closed_ns[node] = task.closed_ns.get(node, 0) + session.done_ns
+            task.repeatable.add(session.done)
+        elif session.done != Work():
+            task.closed.setdefault(node, Work()).add(session.done)
 
     def refusal(self, usage: UsageRecorded, stored_ns: int) -> str:
         """Why this usage is not believed; empty: it is, and is taken off what the device may charge."""
@@ -255,7 +275,7 @@ class Evidence(msgspec.Struct, array_like=True):
         task = self._task(event.task, event.tenant)
         given_up = task is not None and event.at_ns < task.given_up.get(event.node, 0)
         leaving = task is not None and any((one.task, one.tenant, one.leaving) == (event.task, event.tenant, True) for one in beside)
-        return _Session(event.tenant, event.task, event.gpu, title_of(event.title), given_up, leaving, 0)
+        return _Session(event.tenant, event.task, event.gpu, title_of(event.title), given_up, leaving, Work())
 
     def _doubt(self, event: SessionOpenedFact) -> str:
         """Why this session of a node with a key does not count, or empty."""

@@ -148,8 +148,9 @@ class BillingView(msgspec.Struct):
             device.unaccounted_core_ns.clear()
             self._doubt(fact.node, f"device {fact.gpu}", "its accounts do not follow its usage")
         # No meter says so; credits are given by grants.
-        repeated_ns = fact.recovered_ns + fact.displaced_ns
-        if min(fact.core_ns - repeated_ns, fact.recovered_ns, fact.displaced_ns, fact.byte_ms, fact.compile_ns) < 0:
+        repeated = (fact.recovered_ns, fact.displaced_ns, fact.displaced_instructions, fact.displaced_launches)
+        others = (fact.instructions - fact.displaced_instructions, fact.launches - fact.displaced_launches)
+        if min(fact.core_ns - fact.recovered_ns - fact.displaced_ns, *repeated, *others, fact.byte_ms, fact.compile_ns) < 0:
             self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} serial {fact.serial} is less than nothing")
             return
         why = self.evidence.refusal(fact, stored_ns)
@@ -163,13 +164,13 @@ class BillingView(msgspec.Struct):
             row.recovered_ns += fact.core_ns
             return
         price = self.tariff.at(self.tiers.tier_of(fact.tenant, fact.from_ns), fact.from_ns)
-        core_ns = self.evidence.charged_ns(fact)
-        amount = charge(core_ns, fact.byte_ms, price)
-        row.core_ns += core_ns
-        row.recovered_ns += fact.core_ns + fact.compile_ns - core_ns
+        work = self.evidence.counted(fact)
+        amount = charge(work.core_ns, fact.byte_ms, price)
+        row.core_ns += work.core_ns
+        row.recovered_ns += fact.core_ns + fact.compile_ns - work.core_ns
         row.byte_ms += fact.byte_ms
-        row.instructions += fact.instructions
-        row.launches += fact.launches
+        row.instructions += work.instructions
+        row.launches += work.launches
         row.core_micro += amount.core_micro
         row.vram_micro += amount.vram_micro
         row.facts += 1

@@ -117,8 +117,9 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
     """One session, one interval on one device: [from_ns, to_ns) of the node's Unix time. ``core_ns``: launch time x cores occupied;
     ``byte_ms``: resident bytes x time; ``compile_ns``: time of the node's compiler, which takes one core of its processor and none of the
     device, so it is in no DeviceAccounted; ``recovered_ns``: of the core time, what repeated the work of a session whose memory the node
-    had lost, and is not charged; ``displaced_ns``: of the core time, what the client says another node did before the task was displaced,
-    and is not charged as far as the log says so too. (node, epoch, gpu, serial) identifies the event; a repetition is ignored."""
+    had lost, and is not charged; ``displaced_ns``, ``displaced_instructions``, ``displaced_launches``: of the core time, instructions and
+    launches, what the client says another node did before the task was displaced, and does not count as far as the log says so too.
+    (node, epoch, gpu, serial) identifies the event; a repetition is ignored."""
 
     node: Recorded
     epoch: int
@@ -137,6 +138,8 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
     compile_ns: int = 0
     recovered_ns: int = 0
     displaced_ns: int = 0
+    displaced_instructions: int = 0
+    displaced_launches: int = 0
 
     @property
     def charged_core_ns(self) -> int:

@@ -246,8 +246,8 @@ class Accounting:
             session=account.session,
             core_ns=account.core_ns - account.displaced_ns - (account.recover_ns_max - account.recover_ns),
             byte_ms=account.byte_ms,
-            instructions=account.instructions,
-            launches=account.launches,
+            instructions=account.instructions - account.displaced_instructions,
+            launches=account.launches - account.displaced_launches,
             launch_digest=launch_digest,
             compile_ns=account.compile_ns,
         )

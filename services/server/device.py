@@ -156,7 +156,14 @@ class Device:
                 self._send_done(result.session, result.done)
         for account in self._accounting.lost_accounts:
             terms = TaskTerms(tenant=account.tenant, task=account.task, priority=account.priority)
-            record = SessionRecord(session=account.session, terms=terms, gpu=self.gpu, principal=account.principal)
+            record = SessionRecord(
+                session=account.session,
+                terms=terms,
+                gpu=self.gpu,
+                principal=account.principal,
+                replayed=account.replayed,
+                elsewhere=account.elsewhere,
+            )
             self._lose(Session(record, account.seq_done, reason=_NODE_RESTARTED), recoverable_ns(account), now_ns)
         self._accounting.lost_accounts.clear()
 

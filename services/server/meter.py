@@ -56,15 +56,18 @@ class Account(msgspec.Struct, array_like=True):
     seq_done: int = 0
     """The last batch whose work is in these totals."""
     replayed: int = 0
-    """Batches up to this one repeat what a lost session did: they count nowhere, but for core time beyond ``recover_ns``."""
+    """Batches up to this one repeat what a lost session did. If that was here, they count nowhere, but for core time beyond
+    ``recover_ns``."""
     recover_ns: int = 0
     """Core time that may still be repeated without a charge."""
     recover_ns_max: int = 0
     """The same when the session was opened."""
     elsewhere: bool = False
-    """They repeat work of another node, as the client says: the bill decides how much is not charged."""
+    """They repeat work of another node, as the client says: the bill decides how much of it counts."""
     displaced_ns: int = 0
-    """Core time of these."""
+    displaced_instructions: int = 0
+    displaced_launches: int = 0
+    """What these used, of the totals."""
 
 
 @dataclass(slots=True)
@@ -88,6 +91,8 @@ class _Use:
     launches: int = 0
     compile_ns: int = 0
     repeated_ns: int = 0
+    repeated_instructions: int = 0
+    repeated_launches: int = 0
 
 
 @dataclass(slots=True)
@@ -242,8 +247,12 @@ class Meter:
             use = uses.setdefault(launch.session, _Use())
             if launch.end_ns <= to_ns:
                 part = launch.core_ns
-                use.instructions += 0 if launch.repeats else launch.instructions
-                use.launches += 0 if launch.repeats else launch.launches
+                if launch.repeats:
+                    use.repeated_instructions += launch.instructions
+                    use.repeated_launches += launch.launches
+                else:
+                    use.instructions += launch.instructions
+                    use.launches += launch.launches
             else:
                 part = launch.core_ns * (to_ns - launch.start_ns) // (launch.end_ns - launch.start_ns)
                 rest.append(replace(launch, start_ns=to_ns, core_ns=launch.core_ns - part))
@@ -287,6 +296,7 @@ class Meter:
 
     def _fact(self, session: str, use: _Use, from_ns: int, to_ns: int) -> UsageRecorded | None:
         account = self.accounts[session]
+        repeated = _repeated(account, use)
         byte_ms, account.byte_ns = divmod(account.byte_ns + use.byte_ns, _MS)
         account.byte_ms = min(account.byte_ms + byte_ms, TOTAL_MAX)
         account.core_ns = min(account.core_ns + use.core_ns, TOTAL_MAX)
@@ -295,10 +305,7 @@ class Meter:
         account.compile_ns = min(account.compile_ns + use.compile_ns, TOTAL_MAX)
         if not (use.core_ns or byte_ms or use.instructions or use.launches or use.compile_ns):
             return None
-        displaced_ns = use.repeated_ns if account.elsewhere else 0
-        account.displaced_ns = min(account.displaced_ns + displaced_ns, TOTAL_MAX)
-        recovered_ns = min(use.repeated_ns - displaced_ns, account.recover_ns)
-        account.recover_ns -= recovered_ns
+        recovered_ns, displaced_ns, displaced_instructions, displaced_launches = repeated
         self.serial += 1
         return UsageRecorded(
             node=self.node,
@@ -318,4 +325,24 @@ class Meter:
             compile_ns=use.compile_ns,
             recovered_ns=recovered_ns,
             displaced_ns=displaced_ns,
+            displaced_instructions=displaced_instructions,
+            displaced_launches=displaced_launches,
         )
+
+
+def _repeated(account: Account, use: _Use) -> tuple[int, int, int, int]:
+    """Of what repeats other work: the core time that this node knows of, and core time, instructions and launches of another node's, which
+    count like new ones, and the facts say which they are. (If some is known here, so are the launches of all.)"""
+    recovered_ns = min(use.repeated_ns, account.recover_ns)
+    account.recover_ns -= recovered_ns
+    if not account.elsewhere:
+        return (recovered_ns, 0, 0, 0)
+    displaced_ns = use.repeated_ns - recovered_ns
+    account.displaced_ns = min(account.displaced_ns + displaced_ns, TOTAL_MAX)
+    if account.recover_ns_max:
+        return (recovered_ns, displaced_ns, 0, 0)
+    use.instructions += use.repeated_instructions
+    use.launches += use.repeated_launches
+    account.displaced_instructions = min(account.displaced_instructions + use.repeated_instructions, TOTAL_MAX)
+    account.displaced_launches += use.repeated_launches
+    return (recovered_ns, displaced_ns, use.repeated_instructions, use.repeated_launches)

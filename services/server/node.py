@@ -264,7 +264,6 @@ class Node:
         gpu = request.gpus[0] if request.gpus else 0
         device = self._devices[gpu]
         replaced = device.claim_lost(request.replaces, request.terms, principal)
-        elsewhere = replaced is None and bool(request.replaces and request.terms.task)
         record = SessionRecord(
             session=request.session,
             terms=request.terms,
@@ -276,9 +275,9 @@ class Node:
             vram_wait_ms=request.vram_wait_ms,
             principal=principal,
             traceparent=request.traceparent if parse_traceparent(request.traceparent) is not None else "",
-            replayed=_replayed(replaced, request) if replaced is not None else request.repeats if elsewhere else 0,
+            replayed=_replayed(replaced, request),
             recover_ns=replaced.recover_ns if replaced is not None else 0,
-            elsewhere=elsewhere,
+            elsewhere=_elsewhere(replaced, request),
         )
         self._opens.opened(request.tenant, principal, time.monotonic_ns())
         try:
@@ -588,9 +587,18 @@ def _private(folder: Path) -> Path:
     return folder
 
 
-def _replayed(lost: Session, request: OpenSession) -> int:
+def _replayed(lost: Session | None, request: OpenSession) -> int:
     """The last batch of the new session that repeats one of the lost one."""
-    return max(lost.seq_done, lost.record.replayed) - max(0, request.skips)
+    if lost is not None:
+        return max(lost.seq_done, lost.record.replayed) - max(0, request.skips)
+    return request.repeats if _elsewhere(lost, request) else 0
+
+
+def _elsewhere(lost: Session | None, request: OpenSession) -> bool:
+    """Whether the new session repeats work of another node: this one does not know the lost one, or that was not yet through with such."""
+    if lost is not None:
+        return lost.record.elsewhere and lost.seq_done < lost.record.replayed
+    return bool(request.replaces and request.terms.task)
 
 
 def _decode(data: bytes, kind: type[T]) -> T | None:

@@ -54,7 +54,7 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     replayed: int = 0
     #: Core time of these that is not charged, for it was before.
     recover_ns: int = 0
-    #: They repeat work of another node, as the client says: the bill decides how much is not charged.
+    #: They repeat work of another node, as the client says: the bill decides how much of it counts.
     elsewhere: bool = False
 
     @property

@@ -58,10 +58,8 @@ def moved(node: str, task: str = "t") -> TaskDisplaced:
 def used(session: str, node: str, seconds: int, *, repeats: int = 0, **more: Any) -> UsageRecorded:
     """So many core-seconds, of which the client says that ``repeats`` repeat the work of another node. ``fold`` gives it its serial."""
     terms = {"epoch": 1, "gpu": 0, "tenant": "beta", "task": "t", "priority": 2, "from_ns": START, "byte_ms": 0, "instructions": 0} | more
-    return UsageRecorded(
-        node=node, serial=0, session=session, to_ns=START + 60 * SECOND, core_ns=seconds * SECOND, launches=0,
-        displaced_ns=repeats * SECOND, **terms,
-    )  # fmt: skip
+    terms = {"launches": 0, "displaced_ns": repeats * SECOND} | terms
+    return UsageRecorded(node=node, serial=0, session=session, to_ns=START + 60 * SECOND, core_ns=seconds * SECOND, **terms)
 
 
 def fold(*events: Event, keys: bool = True) -> BillingView:
@@ -162,6 +160,38 @@ def test_others_have_nothing_of_it(events: list[Event], charges: int) -> None:
     assert sum(charged(view).values()) == charges
 
 
+def ran(session: str, node: str, launches: int, repeats: int = 0, recovered_ns: int = 0) -> UsageRecorded:
+    """So many launches, of which the client says that ``repeats`` repeat some of another node; a thousand instructions each."""
+    more = {"launches": launches, "displaced_launches": repeats, "recovered_ns": recovered_ns, "instructions": 1_000 * launches}
+    return msgspec.structs.replace(used(session, node, 10), displaced_instructions=1_000 * repeats, **more)
+
+
+@pytest.mark.parametrize(
+    ("events", "counts"),
+    [
+        pytest.param([ran("kb-1", "a", 20), lost("a"), placed("b"), opened("kb-2", "b"), ran("kb-2", "b", 30, 20)], {"a": 20, "b": 10},
+                     id="what the log knows is repeated"),
+        pytest.param([ran("kb-1", "a", 18), lost("a"), placed("b"), opened("kb-2", "b"), ran("kb-2", "b", 30, 20)], {"a": 18, "b": 12},
+                     id="the log does not know of the last ones"),
+        pytest.param([ran("kb-1", "a", 18), lost("a"), ran("kb-1", "a", 7), placed("b"), opened("kb-2", "b"), ran("kb-2", "b", 30, 20)],
+                     {"a": 18, "b": 12}, id="it hears of them too late"),
+        pytest.param([ran("kb-1", "a", 20), lost("a"), placed("b"), opened("kb-2", "b"), ran("kb-2", "b", 15, 15), lost("b"), placed("c"),
+                      opened("kb-3", "c"), ran("kb-3", "c", 25, 20)], {"a": 20, "b": 0, "c": 5}, id="lost twice"),
+        pytest.param([ran("kb-1", "a", 20), opened("kb-2", "a"), closed("kb-1", "a", "executor_lost"), ran("kb-2", "a", 4, 0, 5 * SECOND),
+                      lost("a"), placed("b"), opened("kb-3", "b"), ran("kb-3", "b", 25, 24)], {"a": 24, "b": 1}, id="an executor first"),
+        pytest.param([ran("kb-1", "a", 20), opened("kb-2", "a"), closed("kb-1", "a", "done"), ran("kb-2", "a", 4), lost("a"), placed("b"),
+                      opened("kb-3", "b"), ran("kb-3", "b", 25, 24)], {"a": 24, "b": 21}, id="what ended is not repeated"),
+        pytest.param([ran("kb-1", "a", 20), moved("a"), closed("kb-1", "a"), placed("b"), opened("kb-2", "b"), ran("kb-2", "b", 30, 1)],
+                     {"a": 20, "b": 29}, id="moved, with its memory"),
+    ],
+)  # fmt: skip
+def test_every_batch_counts_once(events: list[Event], counts: dict[str, int]) -> None:
+    view = fold(opened("kb-1", "a"), *events)
+    assert not view.findings
+    assert {key[3]: row.launches for key, row in view.rows.items()} == counts
+    assert {key[3]: row.instructions for key, row in view.rows.items()} == {node: 1_000 * count for node, count in counts.items()}
+
+
 def test_a_loss_ends_the_charge_of_the_task_alone() -> None:
     """Sessions of other tasks, of other tenants who name the task, and of other nodes are charged on."""
     others = [("kb-5", "a", "u", "beta"), ("kc-6", "a", "t", "acme"), ("kb-7", "b", "t", "beta")]
@@ -179,10 +209,18 @@ def test_what_is_not_charged_shows_in_the_row() -> None:
     assert view.ledger.balance_micro("beta") == -sum(row.core_micro + row.vram_micro for row in view.rows.values())
 
 
-@pytest.mark.parametrize("terms", [{"repeats": 11}, {"repeats": -1}, {"repeats": 6, "recovered_ns": 5 * SECOND}])
+@pytest.mark.parametrize(
+    "terms",
+    [
+        {"repeats": 11}, {"repeats": -1}, {"repeats": 6, "recovered_ns": 5 * SECOND}, {"recovered_ns": -1},
+        {"displaced_launches": 1}, {"displaced_launches": -1}, {"launches": 3, "displaced_launches": 4},
+        {"displaced_instructions": 1}, {"displaced_instructions": -1}, {"instructions": 3, "displaced_instructions": 4},
+    ],
+)  # fmt: skip
 def test_usage_that_is_less_than_nothing_is_a_finding(terms: dict[str, Any]) -> None:
     view = fold(*LOST, used("kb-2", "b", 10, **terms))
     assert charged(view) == {"a": 10} and "less than nothing" in view.findings[0]
+    assert not fold(*LOST, used("kb-2", "b", 10, repeats=10)).findings
 
 
 def test_a_view_that_an_older_version_saved_is_derived_anew() -> None:

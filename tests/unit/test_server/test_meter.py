@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,38 @@ def test_repeated_work_that_spans_intervals_is_recovered_in_each() -> None:
         (2 * SECOND, 2 * SECOND, 0),
         (2 * SECOND, SECOND, 0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("elsewhere", "recover_ns", "recovered_ns", "displaced", "counted"),
+    [
+        (False, 0, 0, (0, 0, 0), (7, 1)),
+        (False, 100, 100, (0, 0, 0), (7, 1)),
+        (True, 0, 0, (140, 14, 2), (21, 3)),
+        (True, 100, 100, (40, 0, 0), (7, 1)),  # another session here repeated a part of it, and was lost
+        (True, 200, 140, (0, 0, 0), (7, 1)),
+    ],
+)
+def test_what_repeats_the_work_of_another_node_counts_and_is_named(
+    elsewhere: bool, recover_ns: int, recovered_ns: int, displaced: tuple[int, ...], counted: tuple[int, ...]
+) -> None:
+    """Three batches, two of which repeat something."""
+    m = meter()
+    m.open(Account("again", "tenant", "task", 0, recover_ns=recover_ns, recover_ns_max=recover_ns, elsewhere=elsewhere))
+    for at, repeats in enumerate((True, True, False)):
+        begin = at * 100
+        m.work(
+            "again", begin_ns=begin, start_ns=begin, end_ns=begin + 80, finish_ns=begin + 80, core_ns=70, instructions=7, launches=1,
+            resident_bytes=0, repeats=repeats,
+        )  # fmt: skip
+    (used,) = usage(m.cut(1000))
+    assert (used.core_ns, used.recovered_ns) == (210, recovered_ns)
+    assert (used.displaced_ns, used.displaced_instructions, used.displaced_launches) == displaced
+    account = m.close("again")
+    assert account is not None
+    assert (used.instructions, used.launches) == counted == (account.instructions, account.launches)
+    assert (account.displaced_ns, account.displaced_instructions, account.displaced_launches) == displaced
+    assert account.recover_ns == recover_ns - recovered_ns
 
 
 def test_compiling_is_charged_beside_the_timeline() -> None:
