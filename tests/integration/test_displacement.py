@@ -18,8 +18,10 @@ from bus_schemas.events import SessionClosedFact, TaskDisplaced, TaskPlaced, Usa
 from bus_schemas.session import EndTask, TaskEnded
 from bus_schemas.subjects import node_request
 from tests.support.command import command_in
+from tests.support.fork_server import start_service
 from tests.support.node import Node, asked, floats, increment, until
 from tests.support.plane import Controller
+from tests.support.stack import ROOT, plain_environment
 from wooly import progress
 from wooly.errors import NodeLostError, PlacementError
 from wooly.link import Flush
@@ -245,6 +247,54 @@ def test_a_node_that_is_stopped_gives_its_tasks_away_first(cluster: Cluster, sai
     stopping.join()
     assert value(session) == done and any("repeating 0 batches" in line for line in said)
     assert cluster.task(session)["state"] == "started"
+
+
+SCRIPT = """
+import time, torch
+x = torch.zeros(8, device="cuda")
+for step in range(60):
+    x += torch.rand(8, device="cuda").mean()
+    if step % 10 == 0:
+        print("step", step, flush=True)
+        time.sleep(1)
+print("sum", x.sum().item(), flush=True)
+"""
+
+
+def test_a_run_survives_its_node(cluster: Cluster, tmp_path: Path) -> None:
+    """A script that a runner executes, whose task has no session while it waits for another place."""
+    environment = plain_environment(
+        WOOLY_NATS_URL=next(iter(cluster.nodes.values())).nats.url,
+        CONTROLLER_URL=cluster.controller.url,
+        WOOLY_DATA_DIR=str(tmp_path / "runner"),
+        RUNNER_PYTHONPATH=str(ROOT),
+    )
+    with (tmp_path / "runner.log").open("ab") as log:
+        runner = start_service("services.runner", env=environment, stderr=log)
+    assert runner.stdout is not None and runner.stdout.readline()
+    try:
+        sums = []
+        for kill in (False, True):
+            submitted = cluster.controller.ask("POST", "/api/v1/runs", {"script": SCRIPT, "required_vram_mb": 64})
+            task = f"/api/v1/tasks/{submitted.json['id']}"
+
+            def text(task: str = task) -> str:
+                return str(cluster.controller.get(f"{task}/log")["text"])
+
+            until(lambda text=text: "step 20" in text(), "the script runs")  # type: ignore[misc]  # mypy cannot infer
+            before = cluster.nodes[cluster.controller.get(task)["node_name"]]
+            if kill:
+                before.kill_server()
+                before.kill_executor()
+            until(lambda text=text: "sum" in text(), "the script ends")  # type: ignore[misc]
+            until(lambda task=task: cluster.controller.get(task)["run"]["state"] == "ended", "its run ends")  # type: ignore[misc]
+            ended = cluster.controller.get(task)
+            assert (ended["state"], ended["run"]["exit_code"], ended["reason"]) == ("completed", 0, "")
+            assert (cluster.nodes[ended["node_name"]] is not before) == kill
+            sums.append(text().split("sum")[1].split()[0])
+        assert sums[0] == sums[1]
+    finally:
+        runner.stop(signal.SIGTERM)
 
 
 def test_what_cannot_be_moved_says_why(cluster: Cluster) -> None:
