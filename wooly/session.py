@@ -482,8 +482,8 @@ class Session:
             self._settle(ProtocolError(f"the node answered with something unreadable ({error}); client and node are of different versions"))
             return
         with self._state:
-            if done.session != self._info.session:
-                return  # of one that was lost
+            if done.session != self._info.session or done.session == self._rebuild.lost:
+                return  # of one that was lost: what it did besides is repeated, and counted as the batches that are known to be
             if self._skipped and done.seq:
                 done = msgspec.structs.replace(done, seq=done.seq + self._skipped)
         self._hear()
