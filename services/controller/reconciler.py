@@ -45,6 +45,7 @@ from services.controller.runs import Runs
 from services.controller.store import ConfigStore, Lease, LeaseLost, StoreConflict, StoreUnavailable
 from services.controller.writer import Writer
 from services.kit.bus import Bus
+from services.kit.bus_permissions import CONTROLLER
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.log import get_logger
 
@@ -258,7 +259,7 @@ class NodeRequests:
         else:
             verb, question = "set_priority", msgspec.msgpack.encode(SetPriority(request.task, request.priority))
         try:
-            await self._bus.request(node_request(request.node, verb), question, _ANSWER_S)
+            await self._bus.request(node_request(request.node, verb, CONTROLLER), question, _ANSWER_S)
         except BusUnavailable as error:
             get_logger().warning("a node does not answer", node=request.node, task=request.task, verb=verb, problem=str(error))
 
