@@ -10,9 +10,10 @@ its own is on a bus that authenticates its clients; of such a node
 3. in each interval the usage of a device is at most wall time x cores, and wall time x bytes of memory;
 4. the intervals of a device are together no longer than the time during which it had open sessions that count, by the broker's clock.
 
-When a task is displaced, the work of its sessions on the node that was charged so far, or repeated without a charge, may be repeated
-elsewhere without a charge (``displaced_ns`` of usage, the word of a client), and no more; the same with instructions and launches. If the
-node was lost, what they use from then on does not count: their work is repeated. Sessions that are opened there later count like any other.
+When a task is displaced, what a session on the node was charged so far, with those whose place it took, may be repeated elsewhere without a
+charge: by the session that takes its place, before that does anything new, as far as the client says that it repeats (``displaced_ns`` of
+usage). The same with instructions and launches. If the node was lost, what is used there from then on does not count, for it is repeated.
+Sessions that are opened there later count like any other.
 
 So a stolen key charges for sessions that keys of the tenant could have had, and no more than the node could have delivered meanwhile. Of a
 node without a key nothing is checked: its bus does not authenticate its clients.
@@ -20,7 +21,6 @@ node without a key nothing is checked: its bus does not authenticate its clients
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -72,16 +72,32 @@ class Work(msgspec.Struct, array_like=True):
         return taken
 
 
+class _Chain(msgspec.Struct, array_like=True):
+    """A session, and those that took its place, one after the other."""
+
+    open: int = 0
+    """How many of them are open and count."""
+    left: dict[str, None] = {}
+    """Those that were displaced."""
+    done: Work = msgspec.field(default_factory=Work)
+    """What was charged."""
+    repeatable: Work = msgspec.field(default_factory=Work)
+    """What may be repeated without a charge."""
+
+    def displace(self, session: str) -> None:
+        self.open -= 1
+        self.left[session] = None
+        self.repeatable = msgspec.structs.replace(self.done)
+
+
 class _Task(msgspec.Struct, array_like=True):
     tenant: str
     hosts: dict[str, None] = {}
     """Nodes on which it was placed."""
     given_up: dict[str, int] = {}
     """Nodes that were lost when it was displaced, and where it was not placed again; with the time of that."""
-    closed: dict[str, Work] = {}
-    """By node: ``done`` of its sessions that are closed, as far as no session there took it over after the node lost its memory."""
-    repeatable: Work = msgspec.field(default_factory=Work)
-    """What may be repeated without a charge."""
+    chains: dict[str, _Chain] = {}
+    """By the name of their first session."""
 
 
 class _Session(msgspec.Struct, array_like=True):
@@ -91,12 +107,12 @@ class _Session(msgspec.Struct, array_like=True):
     task: str
     gpu: int
     title: str
+    chain: str
+    """Of its task; empty: it has no task that could be displaced."""
     given_up: bool
     """Its task was displaced while the node was lost."""
     leaving: bool
     """It is being ended, because its task is to run elsewhere."""
-    done: Work
-    """So far: charged, or a repetition of what was charged before."""
 
 
 class _Lent(msgspec.Struct, array_like=True):
@@ -176,7 +192,7 @@ class Evidence(msgspec.Struct, array_like=True):
             case SessionClosedFact():
                 known = self.sessions.get(event.node, {}).pop(event.session, None)
                 if known is not None:
-                    self._closed(known, event.node)
+                    self._closed(known, event.session)
                     if event.node in self.nodes:
                         self._lent(event.node, known.gpu).closed(stored_ns)
             case _:
@@ -200,20 +216,20 @@ class Evidence(msgspec.Struct, array_like=True):
         return known is not None and known.given_up
 
     def counted(self, usage: UsageRecorded) -> Work:
-        """What counts of usage that is believed: not what is repeated, which is taken off what the task may repeat. With the compiler's
-        time."""
-        task = self._task(usage.task, usage.tenant)
+        """What counts of usage that is believed: not what is repeated. With the compiler's time."""
         known = self.sessions.get(usage.node, {}).get(usage.session)
-        free = again = Work()
-        if task is not None:
-            free = task.repeatable.take(Work(usage.displaced_ns, usage.displaced_instructions, usage.displaced_launches))
-            closed = task.closed.get(usage.node)
-            if usage.recovered_ns and closed is not None:
-                again = closed.take(Work(usage.recovered_ns, closed.instructions, closed.launches))
-        if known is not None:
-            known.done.add(Work(usage.core_ns - usage.recovered_ns, usage.instructions, usage.launches))
-            known.done.add(again)
-        return Work(usage.charged_core_ns - free.core_ns, usage.instructions - free.instructions, usage.launches - free.launches)
+        if known is None or not known.chain:
+            return Work(usage.charged_core_ns, usage.instructions, usage.launches)
+        chain = self.tasks[known.task].chains[known.chain]
+        free = chain.repeatable.take(Work(usage.displaced_ns, usage.displaced_instructions, usage.displaced_launches))
+        counts = Work(
+            usage.core_ns - usage.recovered_ns - free.core_ns, usage.instructions - free.instructions, usage.launches - free.launches
+        )
+        chain.done.add(counts)
+        if usage.core_ns > usage.recovered_ns + usage.displaced_ns:
+            chain.repeatable = Work()  # there is something new, so all is repeated that is to be
+        counts.core_ns += usage.compile_ns
+        return counts
 
     def _task(self, name: str, tenant: str) -> _Task | None:
         """This task, if it is this tenant's."""
@@ -226,23 +242,24 @@ class Evidence(msgspec.Struct, array_like=True):
             return
         if event.lost:
             task.given_up[event.node] = event.at_ns
-        for session in self.sessions.get(event.node, {}).values():
-            if (session.task, session.tenant) != (event.task, task.tenant):
+        for name, session in self.sessions.get(event.node, {}).items():
+            if session.task != event.task or not session.chain or session.given_up:
                 continue
-            if not event.lost:
-                session.leaving = True
-            elif not session.given_up:
-                session.given_up = True
-                task.repeatable.add(session.done)
+            session.given_up, session.leaving = event.lost, not event.lost
+            if event.lost:
+                task.chains[session.chain].displace(name)
 
-    def _closed(self, session: _Session, node: str) -> None:
-        task = self._task(session.task, session.tenant)
-        if task is None or session.given_up:
+    def _closed(self, session: _Session, name: str) -> None:
+        if not session.chain or session.given_up:
             return
+        task = self.tasks[session.task]
+        chain = task.chains[session.chain]
         if session.leaving:
-            task.repeatable.add(session.done)
-        elif session.done != Work():
-            task.closed.setdefault(node, Work()).add(session.done)
+            chain.displace(name)
+            return
+        chain.open -= 1
+        if not chain.open:
+            del task.chains[session.chain]
 
     def refusal(self, usage: UsageRecorded, stored_ns: int) -> str:
         """Why this usage is not believed; empty: it is, and is taken off what the device may charge."""
@@ -264,18 +281,34 @@ class Evidence(msgspec.Struct, array_like=True):
             return ""  # announced again
         why = self._doubt(event) if event.node in self.nodes else ""
         if not why:
-            sessions[event.session] = self._session(event, sessions.values())
+            sessions[event.session] = self._session(event)
             if event.node in self.nodes:
                 self._lent(event.node, event.gpu).opened(event.at_ns, stored_ns)
         return why
 
-    def _session(self, event: SessionOpenedFact, beside: Iterable[_Session]) -> _Session:
+    def _session(self, event: SessionOpenedFact) -> _Session:
         """One that begins to count. It is given up if it was opened before its task was displaced, and the fact of it came late; it leaves
-        if one of its task ``beside`` it on its node does, whose place it takes."""
+        if others of its task on the node do."""
+        session = _Session(event.tenant, event.task, event.gpu, title_of(event.title), "", False, False)
         task = self._task(event.task, event.tenant)
-        given_up = task is not None and event.at_ns < task.given_up.get(event.node, 0)
-        leaving = task is not None and any((one.task, one.tenant, one.leaving) == (event.task, event.tenant, True) for one in beside)
-        return _Session(event.tenant, event.task, event.gpu, title_of(event.title), given_up, leaving, Work())
+        if task is None:
+            return session
+        session.chain = self._chain_of(task, event) or event.session
+        chain = task.chains.setdefault(session.chain, _Chain())
+        chain.open += 1
+        session.leaving = any(one.leaving and one.task == event.task for one in self.sessions[event.node].values())
+        if event.at_ns < task.given_up.get(event.node, 0):
+            session.given_up = True
+            chain.displace(event.session)
+        return session
+
+    def _chain_of(self, task: _Task, event: SessionOpenedFact) -> str:
+        """The chain of the session whose place this one takes; empty: there is none."""
+        for node in task.hosts:
+            known = self.sessions.get(node, {}).get(event.replaces)
+            if known is not None and (known.task, known.tenant) == (event.task, event.tenant):
+                return known.chain
+        return next((name for name, chain in task.chains.items() if event.replaces in chain.left), "")
 
     def _doubt(self, event: SessionOpenedFact) -> str:
         """Why this session of a node with a key does not count, or empty."""

@@ -79,6 +79,8 @@ class SessionOpenedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
     pace_percent: int = 0
     traceparent: Recorded = ""
     """W3C trace context of the session's sampled batches, or empty."""
+    replaces: Recorded = ""
+    """The session whose place it takes, for that one was lost or displaced; or empty. The word of the client."""
 
 
 OUTCOME_ERROR_CHARS_MAX: Final = 200

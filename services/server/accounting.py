@@ -134,6 +134,7 @@ class Accounting:
             sla_ms_p99=terms.sla_ms_p99,
             pace_percent=terms.pace_percent,
             traceparent=record.traceparent,
+            replaces=record.replaces,
         )
         self._facts.record("session", record.session, [fact])
 

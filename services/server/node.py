@@ -278,6 +278,7 @@ class Node:
             replayed=_replayed(replaced, request),
             recover_ns=replaced.recover_ns if replaced is not None else 0,
             elsewhere=_elsewhere(replaced, request),
+            replaces=request.replaces,
         )
         self._opens.opened(request.tenant, principal, time.monotonic_ns())
         try:

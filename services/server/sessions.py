@@ -56,6 +56,8 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     recover_ns: int = 0
     #: They repeat work of another node, as the client says: the bill decides how much of it counts.
     elsewhere: bool = False
+    #: The session whose place it takes; empty: none.
+    replaces: str = ""
 
     @property
     def code_domain(self) -> str:

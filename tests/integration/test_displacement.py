@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -19,13 +21,15 @@ from bus_schemas.session import EndTask, TaskEnded
 from bus_schemas.subjects import node_request
 from tests.support.command import command_in
 from tests.support.fork_server import start_service
-from tests.support.node import Node, asked, floats, increment, until
+from tests.support.node import Node, asked, executor_pids, floats, increment, until
 from tests.support.plane import Controller
+from tests.support.secure import SecureStack
 from tests.support.stack import ROOT, plain_environment
 from wooly import progress
+from wooly.config import Config
 from wooly.errors import NodeLostError, PlacementError
 from wooly.link import Flush
-from wooly.session import Session
+from wooly.session import Session, open_session
 
 N = 16
 
@@ -381,3 +385,56 @@ def test_a_session_is_moved_however_often(cluster: Cluster) -> None:
         assert not session._rebuild.running
     add_one(session, 1)
     assert value(session) == 21 and session.info.session == names[-1]
+
+
+def test_with_keys_of_clients_and_nodes(tmp_path: Path) -> None:
+    """The controller's orders reach a node whose bus authenticates everybody, and the bill believes what both nodes say."""
+    for name in ("stack", "node"):
+        (tmp_path / name).mkdir()
+    with SecureStack(tmp_path / "stack") as stack:
+        stack.tenant("acme")
+        secured = {"WOOLY_NATS_URL": stack.addresses["nats"], "WOOLY_TLS_CA": str(stack.ring.ca), "PYTHONPATH": str(ROOT)}
+        folders = {"WOOLY_DATA_DIR": str(tmp_path / "node" / "data"), "WOOLY_CACHE_DIR": str(tmp_path / "node" / "cache")}
+        key = stack.key(role="node", tenant="", node="second")
+        environment = plain_environment(
+            **secured, **folders, WOOLY_API_KEY=key, NODE_ID="second", NODE_NAME="second", WOOLY_BACKEND="host", WOOLY_DEVICE_VRAM_MB="2048"
+        )
+        with (tmp_path / "node.log").open("ab") as log:
+            server = start_service("services.server", env=environment, stderr=log)
+        try:
+            assert server.stdout is not None and server.stdout.readline()
+            until(lambda: len(stack.ask("GET", "/api/v1/nodes")["items"]) == 2, "two nodes")
+            session = open_session(
+                Config(
+                    nats_urls=(stack.addresses["nats"],),
+                    controller_url=stack.addresses["controller"],
+                    api_key=stack.key(role="member", tenant="acme"),
+                    tls_ca=str(stack.ring.ca),
+                    required_vram_mb=64,
+                    recovery_target_s=86_400,
+                )
+            )
+            begin(session)
+            done = 20
+            for to in ("local", "second"):  # it was placed on one of them
+                if session.info.node is not None and session.info.node.name != to:
+                    stack.ask("POST", f"/api/v1/tasks/{session.info.task}/move", {"to": to})
+                while session.info.node is not None and session.info.node.name != to:
+                    add_one(session, 1)
+                    done += 1
+
+            def launches() -> int:
+                return int(stack.ask("GET", "/api/v1/billing/credits?by=node", service="billing")["total"]["launches"])
+
+            until(lambda: launches() == done, "every batch is in the bill")
+            server.stop(signal.SIGKILL)
+            add_one(session, 1)
+            assert value(session) == done + 1
+            session.close()
+            until(lambda: launches() == done + 1, "every batch is in the bill, once")
+            assert stack.ask("GET", "/api/v1/billing/verify", service="billing")["ok"]
+        finally:
+            server.stop(signal.SIGKILL)
+            for pid in executor_pids(tmp_path / "node" / "cache"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)

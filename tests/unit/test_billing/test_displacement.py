@@ -39,8 +39,8 @@ def placed(node: str, task: str = "t") -> TaskPlaced:
     return TaskPlaced(START, task, node, (0,), (), (), 0)
 
 
-def opened(session: str, node: str, task: str = "t", tenant: str = "beta", at_ns: int = START) -> SessionOpenedFact:
-    return SessionOpenedFact(at_ns, session, tenant, task, node, 0, 2, GIB, title="model")
+def opened(session: str, node: str, replaces: str = "", task: str = "t", tenant: str = "beta", at_ns: int = START) -> SessionOpenedFact:
+    return SessionOpenedFact(at_ns, session, tenant, task, node, 0, 2, GIB, title="model", replaces=replaces)
 
 
 def closed(session: str, node: str, reason: str = "displaced") -> SessionClosedFact:
@@ -80,9 +80,12 @@ def charged(view: BillingView) -> dict[str, int]:
     return out
 
 
-LOST = [opened("kb-1", "a"), used("kb-1", "a", 10), lost("a"), placed("b"), opened("kb-2", "b")]
+BEGUN = [opened("kb-1", "a"), used("kb-1", "a", 10)]
+LOST = [*BEGUN, lost("a"), placed("b"), opened("kb-2", "b", "kb-1")]
 """Ten seconds were charged on a lost node."""
-MOVED = [opened("kb-1", "a"), used("kb-1", "a", 10), moved("a"), closed("kb-1", "a"), placed("b"), opened("kb-2", "b")]
+MOVED = [*BEGUN, moved("a"), closed("kb-1", "a"), placed("b"), opened("kb-2", "b", "kb-1")]
+EXECUTOR = [opened("kb-2", "a", "kb-1"), closed("kb-1", "a", "executor_lost")]
+"""Another session takes the place of the first, on its node."""
 
 
 @pytest.mark.parametrize("keys", [True, False])
@@ -93,50 +96,78 @@ MOVED = [opened("kb-1", "a"), used("kb-1", "a", 10), moved("a"), closed("kb-1", 
         pytest.param([*LOST, used("kb-2", "b", 14, repeats=12)], {"a": 10, "b": 4}, id="no more than was charged is free"),
         pytest.param([*LOST, used("kb-2", "b", 14, repeats=6)], {"a": 10, "b": 8}, id="no more than is repeated is free"),
         pytest.param([*LOST, used("kb-2", "b", 6, repeats=6), used("kb-2", "b", 6, repeats=6)], {"a": 10, "b": 2}, id="free only once"),
+        pytest.param([*LOST, used("kb-2", "b", 6, repeats=4), used("kb-2", "b", 6, repeats=6)], {"a": 10, "b": 8},
+                     id="nothing is repeated after something new"),
+        pytest.param([*LOST, used("kb-2", "b", 0, byte_ms=5, compile_ns=SECOND), used("kb-2", "b", 6, repeats=6)], {"a": 10, "b": 1},
+                     id="memory and compiling are nothing new"),
         pytest.param([*LOST, used("kb-1", "a", 5)], {"a": 10}, id="what goes on after the loss is not charged"),
         pytest.param([*LOST, used("kb-1", "a", 5), closed("kb-1", "a"), used("kb-2", "b", 20, repeats=20)], {"a": 10, "b": 10},
                      id="and gives nothing to repeat"),
         pytest.param([*LOST, lost("a"), used("kb-2", "b", 20, repeats=20)], {"a": 10, "b": 10}, id="a loss that is recorded twice"),
+        pytest.param([*LOST, used("kb-2", "b", 10, repeats=10), lost("a"), used("kb-2", "b", 5, repeats=5)], {"a": 10, "b": 5},
+                     id="a loss that is told again later"),
         pytest.param([*MOVED, used("kb-2", "b", 12, repeats=11)], {"a": 10, "b": 2}, id="moved"),
-        pytest.param([opened("kb-1", "a"), moved("a"), used("kb-1", "a", 10), closed("kb-1", "a"), placed("b"), opened("kb-2", "b"),
+        pytest.param([opened("kb-1", "a"), moved("a"), used("kb-1", "a", 10), closed("kb-1", "a"), placed("b"), opened("kb-2", "b", "kb-1"),
                       used("kb-2", "b", 12, repeats=11)], {"a": 10, "b": 2}, id="moved: it is charged until it has left"),
-        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), moved("a"), lost("a"), used("kb-1", "a", 5), placed("b"),
-                      opened("kb-2", "b"), used("kb-2", "b", 20, repeats=20), closed("kb-1", "a"), used("kb-2", "b", 5, repeats=5)],
+        pytest.param([*MOVED, used("kb-2", "b", 3, repeats=1), lost("b"), placed("c"), opened("kb-3", "c", "kb-2"),
+                      used("kb-3", "c", 20, repeats=20)], {"a": 10, "b": 2, "c": 8}, id="moved with its memory, and lost"),
+        pytest.param([*BEGUN, moved("a"), lost("a"), used("kb-1", "a", 5), placed("b"), opened("kb-2", "b", "kb-1"),
+                      used("kb-2", "b", 20, repeats=20), closed("kb-1", "a"), used("kb-2", "b", 5, repeats=5)],
                      {"a": 10, "b": 15}, id="lost while it was moved"),
-        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10, compile_ns=4 * SECOND), lost("a"), placed("b"), opened("kb-2", "b"),
-                      used("kb-2", "b", 14, repeats=14, compile_ns=4 * SECOND)], {"a": 14, "b": 8}, id="what was compiled is not repeated"),
+        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10, compile_ns=4 * SECOND), lost("a"), placed("b"),
+                      opened("kb-2", "b", "kb-1"), used("kb-2", "b", 14, repeats=14, compile_ns=4 * SECOND)], {"a": 14, "b": 8},
+                     id="what was compiled is not repeated"),
         pytest.param([opened("kb-1", "a"), opened("kb-2", "a"), used("kb-1", "a", 3), used("kb-2", "a", 4), lost("a"), placed("b"),
-                      opened("kb-3", "b"), opened("kb-4", "b"), used("kb-3", "b", 3, repeats=3), used("kb-4", "b", 4, repeats=4)],
-                     {"a": 7, "b": 0}, id="several devices"),
-        pytest.param([*LOST, used("kb-2", "b", 10, repeats=10), used("kb-2", "b", 5), lost("b"), placed("c"), opened("kb-3", "c"),
+                      opened("kb-3", "b", "kb-1"), opened("kb-4", "b", "kb-2"), used("kb-3", "b", 4, repeats=4),
+                      used("kb-4", "b", 4, repeats=4)], {"a": 7, "b": 1}, id="several devices: each repeats its own"),
+        pytest.param([opened("kb-1", "a"), opened("kb-2", "a"), used("kb-1", "a", 3), used("kb-2", "a", 4), moved("a"), closed("kb-1", "a"),
+                      closed("kb-2", "a"), placed("b"), opened("kb-3", "b", "kb-1"), opened("kb-4", "b", "kb-2"),
+                      used("kb-4", "b", 4, repeats=4), used("kb-3", "b", 4, repeats=4)], {"a": 7, "b": 1}, id="several devices that move"),
+        pytest.param([*LOST, used("kb-2", "b", 10, repeats=10), used("kb-2", "b", 5), lost("b"), placed("c"), opened("kb-3", "c", "kb-2"),
                       used("kb-3", "c", 16, repeats=16)], {"a": 10, "b": 5, "c": 1}, id="lost twice: repeated twice, charged once"),
-        pytest.param([*LOST, used("kb-2", "b", 4, repeats=4), lost("b"), placed("c"), opened("kb-3", "c"),
+        pytest.param([*LOST, used("kb-2", "b", 4, repeats=4), lost("b"), placed("c"), opened("kb-3", "c", "kb-2"),
                       used("kb-3", "c", 11, repeats=11)], {"a": 10, "b": 0, "c": 1}, id="lost again while it repeats"),
-        pytest.param([*MOVED, used("kb-2", "b", 10, repeats=10), moved("b"), closed("kb-2", "b"), placed("a"), opened("kb-3", "a"),
+        pytest.param([*LOST, lost("b"), placed("c"), opened("kb-3", "c", "kb-2"), used("kb-3", "c", 11, repeats=11)], {"a": 10, "c": 1},
+                     id="lost again before it repeats"),
+        pytest.param([*LOST, lost("b"), placed("c"), opened("kb-3", "c", "kb-1"), used("kb-3", "c", 11, repeats=11)], {"a": 10, "c": 1},
+                     id="the client did not hear of the second place"),
+        pytest.param([*LOST, opened("kb-3", "b", "kb-2"), closed("kb-2", "b", "executor_lost"), used("kb-3", "b", 11, repeats=11)],
+                     {"a": 10, "b": 1}, id="an executor is lost before it repeats"),
+        pytest.param([*MOVED, used("kb-2", "b", 10, repeats=10), moved("b"), closed("kb-2", "b"), placed("a"), opened("kb-3", "a", "kb-2"),
                       used("kb-3", "a", 11, repeats=11)], {"a": 11, "b": 0}, id="moved there and back"),
-        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), opened("kb-2", "a"), closed("kb-1", "a", "executor_lost"),
-                      used("kb-2", "a", 12, recovered_ns=10 * SECOND), lost("a"), placed("b"), opened("kb-3", "b"),
-                      used("kb-3", "b", 13, repeats=13)], {"a": 12, "b": 1}, id="an executor was lost, then its node"),
-        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), closed("kb-1", "a", "executor_lost"), opened("kb-2", "a"),
-                      used("kb-2", "a", 30, recovered_ns=30 * SECOND), lost("a"), placed("b"), opened("kb-3", "b"),
-                      used("kb-3", "b", 30, repeats=30)], {"a": 10, "b": 20}, id="of what a node says is repeated, what was charged there"),
-        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), moved("a"), opened("kb-2", "a"), closed("kb-1", "a", "executor_lost"),
-                      used("kb-2", "a", 12, recovered_ns=10 * SECOND), closed("kb-2", "a"), placed("b"), opened("kb-3", "b"),
-                      used("kb-3", "b", 13, repeats=12)], {"a": 12, "b": 1}, id="an executor was lost while its task was moved"),
+        pytest.param([*BEGUN, *EXECUTOR, used("kb-2", "a", 12, recovered_ns=10 * SECOND), lost("a"), placed("b"),
+                      opened("kb-3", "b", "kb-2"), used("kb-3", "b", 13, repeats=13)], {"a": 12, "b": 1},
+                     id="an executor was lost, then its node"),
+        pytest.param([*BEGUN, *EXECUTOR, used("kb-2", "a", 30, recovered_ns=30 * SECOND), lost("a"), placed("b"),
+                      opened("kb-3", "b", "kb-2"), used("kb-3", "b", 30, repeats=30)], {"a": 10, "b": 20},
+                     id="what a node says is repeated gives nothing to repeat"),
+        pytest.param([*BEGUN, moved("a"), *EXECUTOR, used("kb-2", "a", 12, recovered_ns=10 * SECOND), closed("kb-2", "a"), placed("b"),
+                      opened("kb-3", "b", "kb-2"), used("kb-3", "b", 13, repeats=12)], {"a": 12, "b": 1},
+                     id="an executor was lost while its task was moved"),
+        pytest.param([*BEGUN, moved("a"), opened("kb-2", "a"), used("kb-2", "a", 3), closed("kb-1", "a"), closed("kb-2", "a"), placed("b"),
+                      opened("kb-3", "b", "kb-2"), used("kb-3", "b", 4, repeats=4)], {"a": 13, "b": 1},
+                     id="a session that was opened while its task was moved"),
         pytest.param([*LOST, opened("kb-9", "a", at_ns=AT - 1), used("kb-9", "a", 5)], {"a": 10},
                      id="a session from before the loss that the log did not know is given up"),
         pytest.param([*LOST, opened("kb-9", "a", at_ns=AT), used("kb-9", "a", 5)], {"a": 15}, id="one that is opened there later is not"),
         pytest.param([*LOST, opened("kb-1", "a"), used("kb-1", "a", 5)], {"a": 10}, id="a session that is announced again stays given up"),
         pytest.param([*LOST, placed("a"), opened("kb-9", "a"), used("kb-9", "a", 5), used("kb-1", "a", 5)], {"a": 15},
                      id="placed there again: only the old session is given up"),
-        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), closed("kb-1", "a", "done"), moved("a"), opened("kb-2", "a"),
-                      used("kb-2", "a", 10), closed("kb-2", "a", "done"), opened("kb-3", "a"), used("kb-3", "a", 10, repeats=10)],
+        pytest.param([*BEGUN, lost("a"), placed("a"), opened("kb-2", "a", "kb-1"), used("kb-2", "a", 11, repeats=11)], {"a": 11},
+                     id="placed there again: it repeats beside the old one"),
+        pytest.param([*BEGUN, closed("kb-1", "a", "done"), moved("a"), opened("kb-2", "a", "kb-1"), used("kb-2", "a", 10),
+                      closed("kb-2", "a", "done"), opened("kb-3", "a", "kb-2"), used("kb-3", "a", 10, repeats=10)],
                      {"a": 30}, id="a move of a task without sessions makes nothing free"),
-        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), closed("kb-1", "a", "done"), lost("a"), placed("b"), opened("kb-2", "b"),
+        pytest.param([*BEGUN, closed("kb-1", "a", "done"), lost("a"), placed("b"), opened("kb-2", "b", "kb-1"),
                       used("kb-2", "b", 10, repeats=10)], {"a": 10, "b": 10}, id="what had ended before is not repeated"),
+        pytest.param([*LOST[:-1], opened("kb-2", "b"), used("kb-2", "b", 10, repeats=10)], {"a": 10, "b": 10},
+                     id="a session that takes nobody's place repeats nothing"),
         pytest.param([*LOST, used("kb-2", "b", 10), used("kb-2", "b", 5, recovered_ns=5 * SECOND)], {"a": 10, "b": 10},
                      id="nothing is free that the client does not claim"),
-        pytest.param([opened("kb-1", "a"), used("kb-1", "a", 10), used("kb-1", "a", 5, repeats=5)], {"a": 15}, id="a claim without a loss"),
+        pytest.param([*BEGUN, used("kb-1", "a", 5, repeats=5)], {"a": 15}, id="a claim without a loss"),
+        pytest.param([*BEGUN, opened("kb-2", "a", "kb-1"), used("kb-2", "a", 5, repeats=5)], {"a": 15}, id="nothing was lost"),
+        pytest.param([*BEGUN, *EXECUTOR, closed("kb-2", "a", "done"), opened("kb-3", "a", "kb-2"), used("kb-3", "a", 5, repeats=5)],
+                     {"a": 15}, id="a chain that has ended"),
         pytest.param([lost("a", "none"), moved("a", "none"), opened("kb-1", "a"), used("kb-1", "a", 1)], {"a": 1}, id="an unknown task"),
     ],
 )  # fmt: skip
@@ -149,12 +180,11 @@ def test_the_bill_of_displaced_work(events: list[Event], charges: dict[str, int]
 @pytest.mark.parametrize(
     ("events", "charges"),
     [
-        pytest.param([opened("kb-2", "b", "u"), used("kb-2", "b", 10, repeats=10, task="u")], 20, id="another task"),
-        pytest.param([opened("kc-2", "b", "t", "acme"), used("kc-2", "b", 10, repeats=10, tenant="acme")], 20, id="another tenant"),
-        pytest.param([opened("kc-2", "b", "t", "acme"), used("kc-2", "b", 10, recovered_ns=10 * SECOND, tenant="acme"), lost("b"),
-                      opened("kb-3", "c"), used("kb-3", "c", 15, repeats=15)], 15, id="another tenant's session in the task's name"),
+        pytest.param([opened("kb-2", "b", "kb-1", "u"), used("kb-2", "b", 10, repeats=10, task="u")], 20, id="another task"),
+        pytest.param([opened("kc-2", "b", "kb-1", "t", "acme"), used("kc-2", "b", 10, repeats=10, tenant="acme")], 20, id="another tenant"),
+        pytest.param([opened("kb-2", "b", "kb-1", ""), used("kb-2", "b", 10, repeats=10, task="")], 20, id="no task"),
     ],
-)  # fmt: skip
+)
 def test_others_have_nothing_of_it(events: list[Event], charges: int) -> None:
     view = fold(*LOST[:-1], *events, keys=False)
     assert sum(charged(view).values()) == charges
@@ -169,20 +199,21 @@ def ran(session: str, node: str, launches: int, repeats: int = 0, recovered_ns: 
 @pytest.mark.parametrize(
     ("events", "counts"),
     [
-        pytest.param([ran("kb-1", "a", 20), lost("a"), placed("b"), opened("kb-2", "b"), ran("kb-2", "b", 30, 20)], {"a": 20, "b": 10},
-                     id="what the log knows is repeated"),
-        pytest.param([ran("kb-1", "a", 18), lost("a"), placed("b"), opened("kb-2", "b"), ran("kb-2", "b", 30, 20)], {"a": 18, "b": 12},
-                     id="the log does not know of the last ones"),
-        pytest.param([ran("kb-1", "a", 18), lost("a"), ran("kb-1", "a", 7), placed("b"), opened("kb-2", "b"), ran("kb-2", "b", 30, 20)],
-                     {"a": 18, "b": 12}, id="it hears of them too late"),
-        pytest.param([ran("kb-1", "a", 20), lost("a"), placed("b"), opened("kb-2", "b"), ran("kb-2", "b", 15, 15), lost("b"), placed("c"),
-                      opened("kb-3", "c"), ran("kb-3", "c", 25, 20)], {"a": 20, "b": 0, "c": 5}, id="lost twice"),
-        pytest.param([ran("kb-1", "a", 20), opened("kb-2", "a"), closed("kb-1", "a", "executor_lost"), ran("kb-2", "a", 4, 0, 5 * SECOND),
-                      lost("a"), placed("b"), opened("kb-3", "b"), ran("kb-3", "b", 25, 24)], {"a": 24, "b": 1}, id="an executor first"),
+        pytest.param([ran("kb-1", "a", 20), lost("a"), placed("b"), opened("kb-2", "b", "kb-1"), ran("kb-2", "b", 30, 20)],
+                     {"a": 20, "b": 10}, id="what the log knows is repeated"),
+        pytest.param([ran("kb-1", "a", 18), lost("a"), placed("b"), opened("kb-2", "b", "kb-1"), ran("kb-2", "b", 30, 20)],
+                     {"a": 18, "b": 12}, id="the log does not know of the last ones"),
+        pytest.param([ran("kb-1", "a", 18), lost("a"), ran("kb-1", "a", 7), placed("b"), opened("kb-2", "b", "kb-1"),
+                      ran("kb-2", "b", 30, 20)], {"a": 18, "b": 12}, id="it hears of them too late"),
+        pytest.param([ran("kb-1", "a", 20), lost("a"), placed("b"), opened("kb-2", "b", "kb-1"), ran("kb-2", "b", 15, 15), lost("b"),
+                      placed("c"), opened("kb-3", "c", "kb-2"), ran("kb-3", "c", 25, 20)], {"a": 20, "b": 0, "c": 5}, id="lost twice"),
+        pytest.param([ran("kb-1", "a", 20), *EXECUTOR, ran("kb-2", "a", 4, 0, 5 * SECOND), lost("a"), placed("b"),
+                      opened("kb-3", "b", "kb-2"), ran("kb-3", "b", 25, 24)], {"a": 24, "b": 1}, id="an executor first"),
         pytest.param([ran("kb-1", "a", 20), opened("kb-2", "a"), closed("kb-1", "a", "done"), ran("kb-2", "a", 4), lost("a"), placed("b"),
-                      opened("kb-3", "b"), ran("kb-3", "b", 25, 24)], {"a": 24, "b": 21}, id="what ended is not repeated"),
-        pytest.param([ran("kb-1", "a", 20), moved("a"), closed("kb-1", "a"), placed("b"), opened("kb-2", "b"), ran("kb-2", "b", 30, 1)],
-                     {"a": 20, "b": 29}, id="moved, with its memory"),
+                      opened("kb-3", "b", "kb-2"), ran("kb-3", "b", 25, 24)], {"a": 24, "b": 21}, id="what ended is not repeated"),
+        pytest.param([ran("kb-1", "a", 20), moved("a"), closed("kb-1", "a"), placed("b"), opened("kb-2", "b", "kb-1"),
+                      ran("kb-2", "b", 30, 1), lost("b"), placed("a"), opened("kb-3", "a", "kb-2"), ran("kb-3", "a", 5, 4)],
+                     {"a": 20 + 1, "b": 29}, id="moved with its memory, then lost"),
     ],
 )  # fmt: skip
 def test_every_batch_counts_once(events: list[Event], counts: dict[str, int]) -> None:
@@ -195,7 +226,7 @@ def test_every_batch_counts_once(events: list[Event], counts: dict[str, int]) ->
 def test_a_loss_ends_the_charge_of_the_task_alone() -> None:
     """Sessions of other tasks, of other tenants who name the task, and of other nodes are charged on."""
     others = [("kb-5", "a", "u", "beta"), ("kc-6", "a", "t", "acme"), ("kb-7", "b", "t", "beta")]
-    opens = [opened(session, node, task, tenant) for session, node, task, tenant in others]
+    opens = [opened(session, node, "", task, tenant) for session, node, task, tenant in others]
     uses = [used(session, node, 5, task=task, tenant=tenant) for session, node, task, tenant in others]
     view = fold(*LOST[:2], *opens, lost("a"), *uses, used("kb-1", "a", 5), keys=False)
     assert charged(view) == {"a": 20, "b": 5}
