@@ -388,7 +388,7 @@ def test_a_session_is_moved_however_often(cluster: Cluster) -> None:
 
 
 def test_with_keys_of_clients_and_nodes(tmp_path: Path) -> None:
-    """The controller's orders reach a node whose bus authenticates everybody, and the bill believes what both nodes say."""
+    """The controller's orders reach a node whose bus authenticates every session, and the bill believes what both nodes say."""
     for name in ("stack", "node"):
         (tmp_path / name).mkdir()
     with SecureStack(tmp_path / "stack") as stack:

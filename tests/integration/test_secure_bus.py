@@ -57,7 +57,8 @@ from tests.support.secure import Line, SecureStack, line
 from tests.support.stack import ROOT
 from tests.support.world import DEADLINE_S, END, World, last_facts, refused, settled
 from wooly.config import Config
-from wooly.errors import NoServerError
+from wooly.errors import NoServerError, TaskCancelledError
+from wooly.link import Flush
 from wooly.session import open_session
 
 SCRIPT = """
@@ -522,6 +523,21 @@ def test_a_script_that_starts_while_no_controller_runs_waits(world: World, monke
         session = opening.result(150)
     session.close()
     assert session.totals is not None
+
+
+def test_orders_of_the_controller_reach_a_node_on_a_bus_with_keys(world: World) -> None:
+    """A running session is ended when its task is cancelled."""
+    stack = world.stack
+    config = Config(
+        nats_urls=(stack.addresses["nats"],), controller_url=stack.addresses["controller"], api_key=world.a, tls_ca=str(stack.ring.ca),
+        required_vram_mb=64,
+    )  # fmt: skip
+    session = open_session(config)
+    stack.ask("POST", f"/api/v1/tasks/{session.info.task}/cancel", key=world.a)
+    until(lambda: session._fault, "the session is over")
+    with pytest.raises(TaskCancelledError, match="was cancelled by"):
+        session.submit(Flush(allocs=[(1, 8)]))
+    session.close()
 
 
 # -- helpers -------------------------------------------------------------------------------------------------------------------------
