@@ -92,7 +92,7 @@ def test_a_changed_bill_is_found_and_named(nats: NatsServer, tmp_path: Path) -> 
     assert billing.end(signal.SIGTERM) == 0
     file = tmp_path / "billing" / "view.json"
     saved = json.loads(file.read_text())
-    saved[1][0][1][4] += 1  # one micro-credit more in the first row
+    saved[2][0][1][4] += 1  # one micro-credit more in the first row
     file.write_text(json.dumps(saved))
     billing = Billing(nats.url, tmp_path)
     check = json.loads(billing.get("/api/v1/billing/verify"))
