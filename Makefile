@@ -90,7 +90,7 @@ attacks: $(STAMP).dev ## hostile kernels beside a canary on every back end; resu
 crowd: $(STAMP).dev ## 200 hostile tenants on one node for ten minutes, beside three that compute; results go to docs/security.md
 	$(BIN)/python -m tests.adversarial.stack.crowd --publish
 
-chaos: $(STAMP).dev ## a training under each of 24 faults of bus, services, node, client and network; results go to docs/durability.md
+chaos: $(STAMP).dev ## a training under each of 28 faults of bus, services, node, client and network; results go to docs/durability.md
 	$(BIN)/python -m tests.chaos --rounds 1 --publish
 
 strict-ulp: $(STAMP).dev ## how far strict functions are from the truth, all f32 values; about an hour (docs/strict-math.md)

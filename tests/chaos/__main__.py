@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 import tempfile
 import time
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from tests.chaos.bill import Work, bill, findings
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.stack import Script, Stack
 from tests.support.sections import write_section
 from tests.support.stack import ROOT
 
 _SCRIPT_S = 300
-_SETTLED_S = 60
 
 
 @dataclass(slots=True)
@@ -33,60 +30,37 @@ class Row:
     next: int = 0
 
 
-def _get(stack: Stack, path: str) -> Any:
-    with urllib.request.urlopen(stack.url("billing") + path, timeout=30) as answer:
-        return json.loads(answer.read())
-
-
-def _bill(stack: Stack) -> tuple[int, int]:
-    """(launches, instructions) of all tasks so far."""
-    total = _get(stack, "/api/v1/billing/credits?by=tenant")["total"]
-    return total["launches"], total["instructions"]
-
-
-def _billed(stack: Stack, wanted: tuple[int, int] | None) -> bool:
-    """Whether the bill comes to ``wanted`` (None: to anything) and is what the log gives."""
-    deadline = time.monotonic() + _SETTLED_S
-    while time.monotonic() < deadline:
-        try:
-            if wanted is None or _bill(stack) == wanted:
-                return bool(_get(stack, "/api/v1/billing/verify")["ok"])
-        except OSError:
-            pass
-        time.sleep(0.5)
-    return False
-
-
-def undisturbed(folder: Path) -> tuple[list[str], tuple[int, int]]:
+def undisturbed(folder: Path) -> tuple[list[str], Work]:
     """The lines and the bill of a run without faults."""
     with Stack(folder) as stack:
         script = Script(stack, "undisturbed")
         if script.ends(_SCRIPT_S) != 0:
             raise RuntimeError(f"the undisturbed run failed:\n{script.errors}")
-        if not _billed(stack, None):
-            raise RuntimeError("the bill of the undisturbed run is not what the log gives")
-        return script.lines, _bill(stack)
+        if wrong := findings(stack):
+            raise RuntimeError(f"the bill of the undisturbed run is not right: {wrong}")
+        return script.lines, bill(stack)
 
 
-def suffer(fault: Fault, seed: int, folder: Path, lines: list[str], bill: tuple[int, int], row: Row) -> None:
+def suffer(fault: Fault, seed: int, folder: Path, lines: list[str], use: Work, row: Row) -> None:
     """One run of the training under the fault, and the verdict on it."""
     chance = random.Random(seed)
-    with Stack(folder) as stack:
+    with Stack(folder, nodes=fault.nodes) as stack:
         after = None if fault.before is None else fault.before(stack)
         script = Script(stack, "disturbed")
         if after is not None:
             after()
-        if script.reaches(chance.randint(1, len(lines) - 4), 120) and fault.strike is not None:
+        if script.reaches(chance.randint(1, fault.lines_max), 120) and fault.strike is not None:
             fault.strike(stack, script, chance)
         code = script.ends(_SCRIPT_S)
         row.runs += 1
         row.finished += code == 0
         row.identical += script.lines == lines
-        row.billed += _billed(stack, bill)
+        wrong = fault.bill(stack, use)
+        row.billed += not wrong
         again = Script(stack, "next")
         row.next += again.ends(_SCRIPT_S) == 0 and again.lines == lines
-        if code != 0:
-            print(f"seed {seed}: exit code {code}\n{script.errors[-3000:]}", flush=True)
+        if code != 0 or script.lines != lines or wrong:
+            print(f"seed {seed}: exit code {code}; bill: {wrong}\n{script.errors[-3000:]}", flush=True)
 
 
 def table(rows: dict[Fault, Row]) -> str:
@@ -106,13 +80,13 @@ def main() -> int:
     parser.add_argument("--publish", action="store_true", help="write the table to docs/durability.md")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        lines, bill = undisturbed(Path(folder))
+        lines, use = undisturbed(Path(folder))
     rows = {fault: Row() for fault in FAULTS if asked.only in fault.what}
     for number in range(asked.rounds):
         for fault, row in rows.items():
             began_s = time.monotonic()
             with tempfile.TemporaryDirectory() as folder:
-                suffer(fault, asked.seed + number, Path(folder), lines, bill, row)
+                suffer(fault, asked.seed + number, Path(folder), lines, use, row)
             print(f"{fault.what}: {row}, {time.monotonic() - began_s:.0f} s", flush=True)
     print(table(rows))
     if asked.publish:

@@ -8,20 +8,31 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+from urllib.error import HTTPError
 
+from tests.chaos.bill import Verdict, as_undisturbed
 from tests.chaos.stack import PARTS, Script, Stack
 
 __all__ = ["FAULTS", "Fault"]
 
+MOVES = 6
+"""To a second node and back, three times."""
+_MOVED_S = 120
+_EXACT = as_undisturbed()
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``strike`` is called when the script has printed a random number of its lines; ``before`` before it starts, and what it returns once
-    the script runs."""
+    """``strike`` is called when the script has printed a random number of its lines, at most ``lines_max``; ``before`` before it starts,
+    and what it returns once the script runs. ``bill`` says what is wrong with the bill, beside an undisturbed run's."""
 
     what: str
     strike: Callable[[Stack, Script, random.Random], None] | None = None
     before: Callable[[Stack], Callable[[], None]] | None = None
+    nodes: int = 1
+    lines_max: int = 17
+    bill: Verdict = _EXACT
 
 
 def _restart(*parts: str, after_s: float, number: int = signal.SIGKILL) -> Callable[[Stack, Script, random.Random], None]:
@@ -105,6 +116,70 @@ def _kill_node(stack: Stack, script: Script, chance: random.Random) -> None:
     stack.start("server")
 
 
+def _task(stack: Stack) -> Any:
+    """The script's, as the controller shows it."""
+    (task,) = stack.ask("controller", "/api/v1/tasks")["items"]
+    return task
+
+
+def _home(stack: Stack) -> str:
+    """The node that runs the script."""
+    name = _task(stack)["node_name"]
+    (part,) = (part for part, known in stack.nodes.items() if known == name)
+    return part
+
+
+def _lose_node(stack: Stack, script: Script, chance: random.Random) -> None:
+    """It is not started again."""
+    home = _home(stack)
+    stack.end(home, signal.SIGKILL)
+    stack.kill_executor(home)
+
+
+def _hold_node(seconds: float) -> Callable[[Stack, Script, random.Random], None]:
+    def strike(stack: Stack, script: Script, chance: random.Random) -> None:
+        home = _home(stack)
+        stack.signal(home, signal.SIGSTOP)
+        time.sleep(seconds)
+        stack.signal(home, signal.SIGCONT)
+
+    return strike
+
+
+def _cut_node(seconds: float) -> Callable[[Stack, Script, random.Random], None]:
+    def strike(stack: Stack, script: Script, chance: random.Random) -> None:
+        link = stack.links[_home(stack)]
+        link.cut()
+        time.sleep(seconds)
+        link.mend()
+
+    return strike
+
+
+def _move(stack: Stack, script: Script, chance: random.Random) -> None:
+    """To the other node and back, each time while it computes."""
+    for at in sorted(chance.sample(range(2, 18), MOVES)):
+        if not script.reaches(at, _MOVED_S):
+            return  # it has ended, or hangs: the verdict says so
+        task = _task(stack)
+        (to,) = (name for name in stack.nodes.values() if name != task["node_name"])
+        try:
+            stack.ask("controller", f"/api/v1/tasks/{task['id']}/move", {"to": to})
+        except HTTPError:
+            return  # the verdict counts the moves
+        _wait_until_there(stack, script, to)
+
+
+def _wait_until_there(stack: Stack, script: Script, node: str) -> None:
+    """Until the task runs on this node, or the script has ended."""
+    deadline = time.monotonic() + _MOVED_S
+    while time.monotonic() < deadline and script.process.poll() is None:
+        task = _task(stack)
+        if (task["state"], task["node_name"]) == ("started", node):
+            return
+        time.sleep(0.05)
+
+
 FAULTS = (
     Fault("no fault: the control"),
     Fault("kill -9 the server, started again after 0.5 s", _restart("server", after_s=0.5)),
@@ -130,4 +205,13 @@ FAULTS = (
     Fault("the script starts while server is away for 12 s", before=_late("server")),
     Fault("kill -9 the executor; its server starts another", _kill_executor),
     Fault("kill -9 server and executor together", _kill_node),
+    *(
+        Fault(f"{what}, beside a second node", strike, nodes=2, bill=as_undisturbed(displaced=1, lost=True))
+        for what, strike in (
+            ("kill -9 server and executor for good", _lose_node),
+            ("SIGSTOP server for 40 s", _hold_node(40)),
+            ("the node cannot reach the bus for 40 s", _cut_node(40)),
+        )
+    ),
+    Fault("the task is moved to a second node and back, three times", _move, nodes=2, lines_max=1, bill=as_undisturbed(displaced=MOVES)),
 )

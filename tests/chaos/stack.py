@@ -1,8 +1,11 @@
-"""A bus, a controller, billing and a node, each a process of its own that is ended and started again alone; and a script that uses them."""
+"""A bus, a controller, billing and one or two nodes, each a process of its own that is ended and started again alone; and a script that
+uses them."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -10,19 +13,26 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from bus_schemas.events import Event
+from services.kit.bus import connect
 from services.kit.nats_server import NatsServer
 from services.kit.process import free_port, spawn
-from tests.support.node import executor_pids
+from tests.support.node import executor_pids, history
 from tests.support.stack import ROOT, plain_environment
 
-__all__ = ["PARTS", "Script", "Stack"]
+__all__ = ["NODES", "PARTS", "Script", "Stack"]
 
-PARTS = ("nats", "controller", "billing", "server")
-_MODULES = {"controller": "services.controller", "billing": "services.billing", "server": "services.server"}
+NODES = {"server": "chaos", "second": "second"}
+"""Parts that are nodes, and their names. The second is there only for faults that need it."""
+PARTS = ("nats", "controller", "billing", *NODES)
+_MODULES = {"controller": "services.controller", "billing": "services.billing"} | dict.fromkeys(NODES, "services.server")
+_NODE_LEASE_MS = 3000
+"""With two nodes: after so long a silence a node is lost."""
 
 
 class Link:
@@ -79,41 +89,71 @@ class Link:
 class Stack:
     """For the time of a ``with`` block."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, nodes: int = 1) -> None:
+        """``nodes``: 1, or 2 with a connection to the bus each that can be cut (``links``), and a short lease at the controller."""
         self.folder = folder
         self.nats = NatsServer(folder / "nats")
+        self.nodes = dict(list(NODES.items())[:nodes])
+        self.links: dict[str, Link] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._ports = {name: free_port() for name in ("controller", "billing")}
 
     def __enter__(self) -> Self:
-        for part in PARTS:
+        self.start("nats")
+        if len(self.nodes) > 1:
+            self.links = {part: Link(self.nats.port) for part in self.nodes}
+        for part in ("controller", "billing", *self.nodes):
             self.start(part)
         self.link = Link(self.nats.port)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self.link.close()
+        for link in (self.link, *self.links.values()):
+            link.close()
         for part in reversed(PARTS):
             self.end(part, signal.SIGKILL)
-        self.kill_executor()
+        for part in self.nodes:
+            self.kill_executor(part)
 
     def url(self, part: str) -> str:
         return f"http://127.0.0.1:{self._ports[part]}"
+
+    def ask(self, part: str, path: str, body: Any = None) -> Any:
+        """GET from controller or billing, or POST ``body``; the answer."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url(part) + path, data=data, headers={"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read())
+
+    def log(self) -> list[Event]:
+        """Every fact in the log now, in order."""
+
+        async def read() -> list[Event]:
+            bus = await connect(self.nats.url, name="chaos")
+            try:
+                return await history(bus)
+            finally:
+                await bus.close()
+
+        return asyncio.run(read())
 
     def start(self, part: str) -> None:
         if part == "nats":
             self.nats.start(deadline_s=60)
             return
+        bus = f"nats://127.0.0.1:{self.links[part].port}" if part in self.links else self.nats.url
         environment = plain_environment(
-            WOOLY_NATS_URL=self.nats.url,
-            CONTROLLER_NATS_URL=self.nats.url,
+            WOOLY_NATS_URL=bus,
+            CONTROLLER_NATS_URL=bus,
             WOOLY_BILLING_URL=self.url("billing"),
             WOOLY_DATA_DIR=str(self.folder / part),
-            WOOLY_CACHE_DIR=str(self.folder / "cache"),
-            NODE_NAME="chaos",
+            WOOLY_CACHE_DIR=str(self._cache(part)),
+            NODE_NAME=NODES.get(part, part),
             WOOLY_DEVICE_VRAM_MB="2048",
             PYTHONPATH=str(ROOT),
         )
+        if len(self.nodes) > 1:
+            environment["CONTROLLER_NODE_LEASE_MS"] = str(_NODE_LEASE_MS)
         if part in self._ports:
             environment["WOOLY_HTTP"] = f"127.0.0.1:{self._ports[part]}"
         with (self.folder / f"{part}.log").open("ab") as log:
@@ -136,26 +176,34 @@ class Stack:
             if process.stdout is not None:
                 process.stdout.close()
 
+    def runs(self, part: str) -> bool:
+        """Whether it was not ended."""
+        return part in self._processes
+
     def signal(self, part: str, number: int) -> None:
         self._processes[part].send_signal(number)
 
-    def executors(self) -> list[int]:
-        return executor_pids(self.folder / "cache")
+    def _cache(self, part: str) -> Path:
+        return self.folder / f"{part}-cache"
 
-    def kill_executor(self) -> None:
-        for pid in self.executors():
+    def executors(self, part: str = "server") -> list[int]:
+        """Of a node."""
+        return executor_pids(self._cache(part))
+
+    def kill_executor(self, part: str = "server") -> None:
+        for pid in self.executors(part):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def data_sockets(self) -> list[Path]:
-        """The sockets of the node's data ports that are there now."""
+        """The sockets of the first node's data ports that are there now."""
         base = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
         mine = {int(pid): (Path("/proc") / str(pid) / "environ").read_bytes() for pid in self.executors()}
         return [path for path in base.glob(f"wooly-{os.getuid()}-*/d0") if any(bytes(path) in about for about in mine.values())]
 
 
 class Script:
-    """The training as a process of its own; its lines with the time of each."""
+    """The training as a process of its own, and its lines."""
 
     def __init__(self, stack: Stack, task: str) -> None:
         environment = plain_environment(

@@ -42,6 +42,7 @@ __all__ = [
     "beyond_its_table",
     "executor_pids",
     "executors_held",
+    "history",
     "increment",
     "until",
     "until_async",
@@ -80,6 +81,19 @@ async def until_async(condition: Callable[[], Awaitable[T]], what: str, deadline
 async def asked(bus: Bus, subject: str, data: bytes, kind: type[T]) -> T:
     """A request of a node, and its answer."""
     return msgspec.msgpack.decode(await bus.request(subject, data, DEADLINE_S), type=kind)
+
+
+async def history(bus: Bus) -> list[Event]:
+    """Every fact in the log now, in order."""
+    replay = bus.replay()
+    end = await replay.history_end()
+    out: list[Event] = []
+    async for position, events in replay:
+        out += events
+        if position >= end:
+            break
+    await replay.close()
+    return out
 
 
 def executor_pids(folder: Path) -> list[int]:
@@ -258,19 +272,7 @@ class Node:
 
     def events(self) -> list[Event]:
         """Every fact in the log now, in order."""
-
-        async def read(bus: Bus) -> list[Event]:
-            replay = bus.replay()
-            end = await replay.history_end()
-            out: list[Event] = []
-            async for position, events in replay:
-                out += events
-                if position >= end:
-                    break
-            await replay.close()
-            return out
-
-        return self.run(read)
+        return self.run(history)
 
 
 class Program:

@@ -1,0 +1,55 @@
+"""The verdict on the bill of a run, beside that of an undisturbed run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from bus_schemas.events import TaskDisplaced
+from tests.chaos.stack import Stack
+
+__all__ = ["Verdict", "Work", "as_undisturbed", "bill", "findings"]
+
+_SETTLED_S = 60
+Work = tuple[int, int]
+"""(launches, instructions): what does not depend on how fast the machine is."""
+Verdict = Callable[[Stack, Work], list[str]]
+"""What is wrong with the bill of a run, which is to come to that of an undisturbed one."""
+
+
+def bill(stack: Stack) -> Work:
+    """Of all tasks so far."""
+    total = stack.ask("billing", "/api/v1/billing/credits?by=tenant")["total"]
+    return total["launches"], total["instructions"]
+
+
+def findings(stack: Stack) -> list[str]:
+    """What `wooly billing verify` finds."""
+    found = stack.ask("billing", "/api/v1/billing/verify")
+    return [] if found["ok"] else [str(found["first_difference"]), *found["findings"]]
+
+
+def _over(stack: Stack) -> bool:
+    return [task["state"] for task in stack.ask("controller", "/api/v1/tasks")["items"]] == ["completed"]
+
+
+def as_undisturbed(displaced: int = 0, *, lost: bool = False) -> Verdict:
+    """Launches and instructions come to those of an undisturbed run exactly, whatever was repeated and where; and the task was displaced so
+    often. ``lost``: its node was lost, and what that had not reported by then is charged nowhere, if an image of it was carried over: so
+    they come to no more."""
+
+    def verdict(stack: Stack, wanted: Work) -> list[str]:
+        found: Work = (0, 0)
+        deadline = time.monotonic() + _SETTLED_S
+        while time.monotonic() < deadline:
+            try:
+                found = bill(stack)
+                if found == wanted or (lost and _over(stack) and (0, 0) < found <= wanted):
+                    moves = sum(isinstance(event, TaskDisplaced) for event in stack.log())
+                    return findings(stack) + ([] if moves == displaced else [f"it was displaced {moves} times"])
+            except OSError:
+                pass  # it is being started
+            time.sleep(0.5)
+        return [f"the bill is {found}, that of an undisturbed run {wanted}"]
+
+    return verdict
