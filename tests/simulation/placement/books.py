@@ -128,7 +128,7 @@ class Books:
         if (wish.groups and not groups & set(wish.groups)) or (groups and not wish.groups):
             return "the node is in other groups"
         left, to = self.tasks[wish.task].leaving
-        if node == left or (to and node != to):
+        if node == left or (to and node != to and self.nodes[to].here and not self.config.get((to, "drained"))):
             return "the task leaves the node, or goes to another"
         return ""
 
@@ -188,7 +188,7 @@ class Books:
         if self.tasks[session.task].cut and not event.failed:
             self.tasks[session.task].state, self.tasks[session.task].cut = "completed", False  # its node was only cut off
         elif self.tasks[session.task].state == "started":
-            if any(self.tasks[session.task].leaving):
+            if any(self.tasks[session.task].leaving) and event.reason == "displaced":
                 self._wait_again(session.task, event.at_ns)
             else:
                 self.over(session.task, "failed" if event.failed else "completed")
