@@ -133,6 +133,16 @@ EXECUTOR = [opened("kb-2", "a", "kb-1"), closed("kb-1", "a", "executor_lost")]
                      id="the client did not hear of the second place"),
         pytest.param([*LOST, opened("kb-3", "b", "kb-2"), closed("kb-2", "b", "executor_lost"), used("kb-3", "b", 11, repeats=11)],
                      {"a": 10, "b": 1}, id="an executor is lost before it repeats"),
+        pytest.param([*LOST, used("kb-2", "b", 2, repeats=2), opened("kb-3", "b", "kb-2"), closed("kb-2", "b", "executor_lost"),
+                      used("kb-3", "b", 4, repeats=2, recovered_ns=2 * SECOND), used("kb-3", "b", 7, repeats=7)], {"a": 10, "b": 1},
+                     id="an executor is lost while it repeats"),
+        pytest.param([*BEGUN, lost("a"), placed("b"), lost("b"), opened("kb-2", "b", "kb-1", at_ns=AT - 1), closed("kb-2", "b"),
+                      placed("c"), opened("kb-3", "c", "kb-2"), used("kb-3", "c", 11, repeats=11)], {"a": 10, "c": 1},
+                     id="the log hears too late of the second place"),
+        pytest.param([*BEGUN, lost("a"), placed("a"), opened("kb-2", "a", "kb-1"), used("kb-2", "a", 5), closed("kb-2", "a", "done"),
+                      opened("kb-3", "a", "kb-2"), used("kb-3", "a", 5, repeats=5)], {"a": 20}, id="what ends beside it does not leave"),
+        pytest.param([placed("a", "u"), opened("kb-5", "a", "", "u"), moved("a", "u"), *BEGUN, closed("kb-1", "a", "done"),
+                      opened("kb-2", "a", "kb-1"), used("kb-2", "a", 5, repeats=5)], {"a": 15}, id="another task leaves"),
         pytest.param([*MOVED, used("kb-2", "b", 10, repeats=10), moved("b"), closed("kb-2", "b"), placed("a"), opened("kb-3", "a", "kb-2"),
                       used("kb-3", "a", 11, repeats=11)], {"a": 11, "b": 0}, id="moved there and back"),
         pytest.param([*BEGUN, *EXECUTOR, used("kb-2", "a", 12, recovered_ns=10 * SECOND), lost("a"), placed("b"),
@@ -252,6 +262,26 @@ def test_usage_that_is_less_than_nothing_is_a_finding(terms: dict[str, Any]) -> 
     view = fold(*LOST, used("kb-2", "b", 10, **terms))
     assert charged(view) == {"a": 10} and "less than nothing" in view.findings[0]
     assert not fold(*LOST, used("kb-2", "b", 10, repeats=10)).findings
+
+
+@pytest.mark.parametrize(
+    ("events", "kept"),
+    [
+        (BEGUN, ["kb-1"]),
+        ([*BEGUN, closed("kb-1", "a", "done")], []),
+        ([*BEGUN, *EXECUTOR], ["kb-1"]),
+        ([*BEGUN, *EXECUTOR, closed("kb-2", "a", "done")], []),
+        (LOST[:-1], ["kb-1"]),
+        (LOST, ["kb-1"]),
+        ([*LOST, closed("kb-2", "b", "done")], []),
+        ([*LOST, closed("kb-1", "a"), closed("kb-2", "b", "done")], []),
+        (MOVED[:-1], ["kb-1"]),
+        ([*MOVED, closed("kb-2", "b", "done")], []),
+        ([*MOVED, lost("b"), placed("c"), opened("kb-3", "c", "kb-2"), closed("kb-3", "c", "done")], []),
+    ],
+)
+def test_nothing_is_kept_of_what_is_over(events: list[Event], kept: list[str]) -> None:
+    assert list(fold(*events).evidence.tasks["t"].chains) == kept
 
 
 def test_a_view_that_an_older_version_saved_is_derived_anew() -> None:
