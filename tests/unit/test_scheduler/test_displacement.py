@@ -112,6 +112,7 @@ AWAY = (*RUNS, silent("a"), given_up("a"))
         ((*AWAY, placed("b"), opened("s2", "b"), silent("b"), back("b")), STARTED, {"s2"}, {"s"}),
         ((*AWAY, placed("b"), opened("s2", "b"), silent("b"), given_up("b")), WAITING, set(), {"s", "s2"}),
         ((*AWAY, placed("b"), silent("b")), WAITING, set(), {"s"}),
+        ((*AWAY, back("a"), placed("b"), TaskStateChanged(5, "t", "started"), silent("a")), STARTED, set(), {"s"}),
         ((*AWAY, back("a"), placed("a"), opened("s2", "a")), STARTED, {"s2"}, {"s"}),
         ((*AWAY, back("a"), placed("a"), restarted("a"), opened("s", "a")), PLACED, set(), {"s"}),
         ((*AWAY, back("a"), placed("b"), opened("s2", "b"), closed("s", "a", "failed", CRASHED), closed("s2", "b")),
@@ -220,9 +221,9 @@ def test_where_it_may_be_placed(events: tuple[Event, ...], leaving: Leaving | No
     assert view.tasks["t"].leaving == leaving and view.tasks["t"].shape[-1] == leaving
     fits = {name for name, _, _ in decide(view, ONCE, 10).scores}
     assert fits == places == {name for name, seen in view.nodes.items() if refuse_node(view, ONCE, name, seen) is None}
-    assert {name for name, _, _ in decide(view, task("other"), 10).scores} == {
-        name for name, seen in view.nodes.items() if seen.lost is None and not view.drained(name)
-    }
+    here = {name for name, seen in view.nodes.items() if seen.lost is None and not view.drained(name)}
+    for other in (task("other"), task("t", 2)):  # the second is only asked about
+        assert {name for name, _, _ in decide(view, other, 10).scores} == here
 
 
 def test_why_a_moved_task_is_not_placed() -> None:
