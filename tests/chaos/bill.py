@@ -49,7 +49,7 @@ def as_undisturbed(displaced: int = 0, *, lost: bool = False) -> Verdict:
                     return findings(stack) + ([] if moves == displaced else [f"it was displaced {moves} times"])
             except OSError:
                 pass  # it is being started
-            time.sleep(0.5)
+            time.sleep(0.5)  # the log reaches billing a moment later
         return [f"the bill is {found}, that of an undisturbed run {wanted}"]
 
     return verdict

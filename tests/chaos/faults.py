@@ -13,6 +13,7 @@ from urllib.error import HTTPError
 
 from tests.chaos.bill import Verdict, as_undisturbed
 from tests.chaos.stack import PARTS, Script, Stack
+from tests.support.node import until
 
 __all__ = ["FAULTS", "Fault"]
 
@@ -140,7 +141,7 @@ def _hold_node(seconds: float) -> Callable[[Stack, Script, random.Random], None]
     def strike(stack: Stack, script: Script, chance: random.Random) -> None:
         home = _home(stack)
         stack.signal(home, signal.SIGSTOP)
-        time.sleep(seconds)
+        time.sleep(seconds)  # the fault lasts as long
         stack.signal(home, signal.SIGCONT)
 
     return strike
@@ -150,7 +151,7 @@ def _cut_node(seconds: float) -> Callable[[Stack, Script, random.Random], None]:
     def strike(stack: Stack, script: Script, chance: random.Random) -> None:
         link = stack.links[_home(stack)]
         link.cut()
-        time.sleep(seconds)
+        time.sleep(seconds)  # the fault lasts as long
         link.mend()
 
     return strike
@@ -172,12 +173,12 @@ def _move(stack: Stack, script: Script, chance: random.Random) -> None:
 
 def _wait_until_there(stack: Stack, script: Script, node: str) -> None:
     """Until the task runs on this node, or the script has ended."""
-    deadline = time.monotonic() + _MOVED_S
-    while time.monotonic() < deadline and script.process.poll() is None:
+
+    def there() -> bool:
         task = _task(stack)
-        if (task["state"], task["node_name"]) == ("started", node):
-            return
-        time.sleep(0.05)
+        return script.process.poll() is not None or (task["state"], task["node_name"]) == ("started", node)
+
+    until(there, "the task runs on the other node", _MOVED_S)
 
 
 FAULTS = (

@@ -260,9 +260,30 @@ for step in range(60):
     x += torch.rand(8, device="cuda").mean()
     if step % 10 == 0:
         print("step", step, flush=True)
-        time.sleep(1)
+        time.sleep(1)  # there is time to kill its node
 print("sum", x.sum().item(), flush=True)
 """
+
+
+def ran(cluster: Cluster, *, kill: bool) -> str:
+    """What the script prints as its sum. ``kill``: its node is killed while it runs."""
+    submitted = cluster.controller.ask("POST", "/api/v1/runs", {"script": SCRIPT, "required_vram_mb": 64})
+    task = f"/api/v1/tasks/{submitted.json['id']}"
+
+    def text() -> str:
+        return str(cluster.controller.get(f"{task}/log")["text"])
+
+    until(lambda: "step 20" in text(), "the script runs")
+    before = cluster.nodes[cluster.controller.get(task)["node_name"]]
+    if kill:
+        before.kill_server()
+        before.kill_executor()
+    until(lambda: "sum" in text(), "the script ends")
+    until(lambda: cluster.controller.get(task)["run"]["state"] == "ended", "its run ends")
+    ended = cluster.controller.get(task)
+    assert (ended["state"], ended["run"]["exit_code"], ended["reason"]) == ("completed", 0, "")
+    assert (cluster.nodes[ended["node_name"]] is not before) == kill
+    return text().split("sum")[1].split()[0]
 
 
 def test_a_run_survives_its_node(cluster: Cluster, tmp_path: Path) -> None:
@@ -277,26 +298,7 @@ def test_a_run_survives_its_node(cluster: Cluster, tmp_path: Path) -> None:
         runner = start_service("services.runner", env=environment, stderr=log)
     assert runner.stdout is not None and runner.stdout.readline()
     try:
-        sums = []
-        for kill in (False, True):
-            submitted = cluster.controller.ask("POST", "/api/v1/runs", {"script": SCRIPT, "required_vram_mb": 64})
-            task = f"/api/v1/tasks/{submitted.json['id']}"
-
-            def text(task: str = task) -> str:
-                return str(cluster.controller.get(f"{task}/log")["text"])
-
-            until(lambda text=text: "step 20" in text(), "the script runs")  # type: ignore[misc]  # mypy cannot infer
-            before = cluster.nodes[cluster.controller.get(task)["node_name"]]
-            if kill:
-                before.kill_server()
-                before.kill_executor()
-            until(lambda text=text: "sum" in text(), "the script ends")  # type: ignore[misc]
-            until(lambda task=task: cluster.controller.get(task)["run"]["state"] == "ended", "its run ends")  # type: ignore[misc]
-            ended = cluster.controller.get(task)
-            assert (ended["state"], ended["run"]["exit_code"], ended["reason"]) == ("completed", 0, "")
-            assert (cluster.nodes[ended["node_name"]] is not before) == kill
-            sums.append(text().split("sum")[1].split()[0])
-        assert sums[0] == sums[1]
+        assert ran(cluster, kill=False) == ran(cluster, kill=True)
     finally:
         runner.stop(signal.SIGTERM)
 

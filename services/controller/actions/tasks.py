@@ -118,8 +118,8 @@ class TaskActions:
 
     async def resume(self, by: Caller, task: str) -> TaskView:
         """Place a task again whose node was lost: its client repeats its work. Of one that waits already: nothing. Raises OutOfState when
-        its node is not lost, when no other node is there (then it goes on when its own comes back, with nothing repeated), or it is over;
-        QuotaReached where a new task would be one too many."""
+        its node is not lost, when no other node is there (then its session continues when its own comes back, with nothing repeated), or it
+        is over; QuotaReached where a new task would be one too many."""
 
         def change(view: TaskView) -> Event | None:
             if view.waiting and view.displaced:

@@ -7,6 +7,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -204,7 +205,7 @@ class World:
         self.add(NodeLost(self.now_ns, node, epoch, "silent"))
         for session in running:
             if self.draw.random() < 0.6:
-                self.at(self.draw.randint(5, 90), lambda session=session: self.resume(session))  # type: ignore[misc]  # bound now
+                self.at(self.draw.randint(5, 90), partial(self.resume, session))
         if self.draw.random() < 0.5:
             self.at(60, lambda: self.recover(node, epoch))
         else:
@@ -214,7 +215,7 @@ class World:
         self.add(NodeRecovered(self.now_ns, node, epoch))
         books = self.auditor.books
         for name in [name for name, session in books.sessions.items() if session.node == node and name in books.given_up]:
-            self.at(self.draw.randint(1, 30), lambda name=name: self.end(name))  # type: ignore[misc]  # bound now
+            self.at(self.draw.randint(1, 30), partial(self.end, name))
 
     def resume(self, session: SessionOpenedFact) -> None:
         """A client asks for another place, if its node is lost still."""
@@ -240,7 +241,7 @@ class World:
             ):
                 to = self.draw.choice(("", "", node if node != session.node else ""))
                 self.add(TaskDisplaced(self.now_ns, session.task, session.node, lost=False, to=to))
-                self.at(self.draw.randint(1, 15), lambda name=name: self.end(name))  # type: ignore[misc]  # bound now
+                self.at(self.draw.randint(1, 15), partial(self.end, name))
                 return
 
     def drain(self, node: str, books: Any) -> None:

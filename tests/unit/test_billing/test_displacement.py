@@ -100,7 +100,7 @@ EXECUTOR = [opened("kb-2", "a", "kb-1"), closed("kb-1", "a", "executor_lost")]
                      id="nothing is repeated after something new"),
         pytest.param([*LOST, used("kb-2", "b", 0, byte_ms=5, compile_ns=SECOND), used("kb-2", "b", 6, repeats=6)], {"a": 10, "b": 1},
                      id="memory and compiling are nothing new"),
-        pytest.param([*LOST, used("kb-1", "a", 5)], {"a": 10}, id="what goes on after the loss is not charged"),
+        pytest.param([*LOST, used("kb-1", "a", 5)], {"a": 10}, id="use after the loss is not charged"),
         pytest.param([*LOST, used("kb-1", "a", 5), closed("kb-1", "a"), used("kb-2", "b", 20, repeats=20)], {"a": 10, "b": 10},
                      id="and gives nothing to repeat"),
         pytest.param([*LOST, lost("a"), used("kb-2", "b", 20, repeats=20)], {"a": 10, "b": 10}, id="a loss that is recorded twice"),
