@@ -8,13 +8,14 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from wooly import tracebacks
 from wooly.config import Config
 from wooly.device import fallback, install, transfer
 from wooly.device.face import backend_module, patch
-from wooly.device.face.devices import chosen, index_of
+from wooly.device.face.devices import chosen, index_of, is_rank
 from wooly.device.recorder import RECORDER
 from wooly.link import Link
 from wooly.rest import Credentials
@@ -56,7 +57,10 @@ def _open(config: Config) -> Link:
     from wooly import outcome, progress
     from wooly.session import open_session
 
-    session = open_session(config, title=os.path.basename(sys.argv[0] if sys.argv else ""), device=chosen())
+    device = chosen()
+    if is_rank() and config.controller_url and not config.task_id:  # each rank is a task with one device
+        config, device = replace(config, gpu_count=1), 0
+    session = open_session(config, title=os.path.basename(sys.argv[0] if sys.argv else ""), device=device)
     opened_at_s = progress.opened(session.info, session.info.tenant or config.tenant)
 
     pid = os.getpid()

@@ -18,7 +18,7 @@ from torch.autograd.variable import Variable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
-from wooly.device import attention, checks, fallback, half_fft, kernels, sparse, transfer
+from wooly.device import attention, checks, collectives, fallback, half_fft, kernels, sparse, transfer
 from wooly.device.backend import BACKEND, DEVICE, all_op_names, has_kernel, is_our_device, library
 from wooly.device.lowering import COMPOSITES, LOWERINGS
 from wooly.device.recorder import RECORDER
@@ -76,6 +76,7 @@ def register(connect: Callable[[], Link], module: Any, wrap: Callable[[Any], Any
             _generated(aten, name)
     attention.register(aten)
     half_fft.register(aten)
+    collectives.register()
     _others(unwrapped)
     _follow_default_dtype()
     Variable._execution_engine = _CallingThreadEngine()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tests.support.device import same
-from wooly.device.face.devices import set_count
+from wooly.device.face.devices import chosen, set_count
 
 
 def test_availability() -> None:
@@ -20,7 +20,7 @@ def test_availability() -> None:
     assert torch.cuda.is_initialized() and torch.backends.cuda.is_built()
     assert torch.version.cuda is not None and torch.cuda.get_arch_list() == ["sm_80"]
     assert torch.cuda.is_bf16_supported() and torch.cuda.is_tf32_supported()
-    assert not torch.backends.cudnn.is_available() and not torch.distributed.is_nccl_available()
+    assert not torch.backends.cudnn.is_available() and torch.distributed.is_nccl_available()
     assert torch.get_device_module("cuda") is torch.cuda and torch.get_device_module() is torch.cuda
 
 
@@ -249,13 +249,28 @@ def test_jit_knows_the_wrapped_functions() -> None:
     assert traced(torch.ones(3, 2, device="cuda")).shape == (3, 2)
 
 
-def test_more_devices_than_one_can_be_counted_but_not_used() -> None:
+def test_a_process_uses_one_of_several_devices() -> None:
     set_count(2)
     try:
         assert torch.cuda.device_count() == 2
-        with pytest.raises(NotImplementedError, match="cuda:1: this version runs a process on its first device only"):
-            torch.zeros(1, device="cuda:1")
+        assert str(torch.zeros(1, device="cuda:1").device) == "cuda:1" and torch.cuda.current_device() == chosen() == 1
+        with pytest.raises(NotImplementedError, match="cuda:0: this process uses cuda:1, and a process uses one device"):
+            torch.zeros(1, device="cuda:0")
     finally:
+        set_count(1)
+
+
+def test_a_local_rank_means_its_one_device_by_every_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    set_count(1)
+    try:
+        assert torch.cuda.device_count() == 3 and torch.cuda.current_device() == 2 and chosen() == 0
+        assert {str(torch.zeros(1, device=name).device) for name in ("cuda", "cuda:0", "cuda:2")} == {"cuda:2"}
+        with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+            torch.zeros(1, device="cuda:3")
+    finally:
+        monkeypatch.undo()
         set_count(1)
 
 

@@ -14,34 +14,23 @@ from torch import Tensor
 
 from wooly.device.face import memory
 from wooly.device.face.api import Face, put
-from wooly.device.face.devices import count, index_of, no_devices, ours
+from wooly.device.face.devices import count, current, index_of, no_devices, ours
 from wooly.errors import ForkError
 
-__all__ = ["ARCHITECTURE", "CUDA_VERSION", "current_device", "in_bad_fork", "patch"]
+__all__ = ["ARCHITECTURE", "CUDA_VERSION", "in_bad_fork", "patch"]
 
 ARCHITECTURE: Final = "sm_80"
 """The architecture reported to programs that choose by it: bfloat16 and TF32, nothing that needs newer hardware."""
 CUDA_VERSION: Final = "12.8"
 """What a CPU build of torch says it was built with; a CUDA build keeps its own."""
 
-_current = 0
-
-
-def current_device() -> int:
-    return _current
-
-
-def _set_device(index: int) -> None:
-    global _current
-    _current = index_of(index)
-
 
 def _exchange(index: int) -> int:
     """Make ``index`` current (nothing for a negative one); returns the one before."""
-    before = _current
+    before = current()
     if index < 0:
         return -1
-    _set_device(index)
+    index_of(index)
     return before
 
 
@@ -112,10 +101,10 @@ def _device(face: Face) -> dict[str, Callable[..., Any]]:
         "_cuda_init": init,
         "_cuda_isInBadFork": lambda: in_bad_fork(face),
         "_cuda_getDeviceCount": count,
-        "_cuda_getDevice": current_device,
-        "_cuda_setDevice": _set_device,
+        "_cuda_getDevice": current,
+        "_cuda_setDevice": index_of,
         "_cuda_exchangeDevice": _exchange,
-        "_cuda_maybeExchangeDevice": _exchange,
+        "_cuda_maybeExchangeDevice": lambda index: _exchange(index),  # another object: dynamo has a table of functions
         "_cuda_synchronize": synchronize,
         "_cuda_canDeviceAccessPeer": lambda device, peer: False,
         "_cuda_getArchFlags": lambda: ARCHITECTURE,

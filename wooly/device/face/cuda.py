@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import functools
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, NoReturn
 
@@ -16,7 +17,7 @@ import torch
 from wooly.device.backend import BACKEND
 from wooly.device.face import bindings, memory
 from wooly.device.face.api import Face, put, put_all, wrapping
-from wooly.device.face.devices import count, index_of, no_devices
+from wooly.device.face.devices import count, current, index_of, no_devices
 
 __all__ = ["NAME_SUFFIX", "DeviceProperties", "backend_module", "patch"]
 
@@ -139,7 +140,7 @@ def patch(face: Face) -> None:
         "mem_get_info": mem_get_info,
         "list_gpu_processes": list_gpu_processes,
         "device_memory_used": lambda device=None: memory.stats()["allocated_bytes"]["all"]["current"],
-        "current_device": bindings.current_device,
+        "current_device": current,
         **{name: _not_measured(name) for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")},
     }
     put_all(owners, values)
@@ -180,6 +181,7 @@ def patch_accelerator(face: Face) -> None:
     """Point torch.accelerator at torch.cuda (which has its face on)."""
     cuda: Any = torch.cuda
     module: Any = torch.accelerator
+    put(torch._C, "_get_accelerator", lambda check=None: torch.device("cuda"))  # process groups and FSDP choose their device by it
 
     def current_accelerator(check_available: bool = False) -> torch.device:
         return torch.device("cuda")
@@ -216,7 +218,17 @@ def patch_accelerator(face: Face) -> None:
         "reset_accumulated_memory_stats",
     ):
         values[name] = getattr(cuda, name)
-    put_all((module, module.memory), values)
+    put_all((module, module.memory), {name: value if isinstance(value, type) else _another(value) for name, value in values.items()})
+
+
+def _another(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same as another object: dynamo has a table of functions, and torch.cuda's stand in it already."""
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return called
 
 
 class _BackendModule(ModuleType):

@@ -13,7 +13,7 @@ import torch
 
 from wooly.device.backend import OURS
 from wooly.device.face.api import Face, put
-from wooly.device.face.devices import index_of, shown
+from wooly.device.face.devices import count, current, index_of
 from wooly.device.random import Philox, default, register
 
 __all__ = ["DeviceGenerator", "patch", "default_generators"]
@@ -103,7 +103,8 @@ class _GeneratorType(type(_Base)):  # type: ignore[misc]  # a metaclass computed
     def __call__(cls, device: Any = "cpu") -> torch.Generator:
         wanted = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         if wanted.type in OURS:
-            return DeviceGenerator(index_of(shown(wanted)))
+            index_of(wanted)
+            return DeviceGenerator(current() if wanted.index is None else wanted.index)
         return _Base(device=wanted)
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -121,5 +122,5 @@ def patch(face: Face) -> None:
     global default_generators
     generator = _GeneratorType("Generator", (), {"__module__": "torch", "__doc__": _Base.__doc__})
     put(torch, "Generator", generator)
-    default_generators = tuple(DeviceGenerator(index, default(index)) for index in range(face.device_count))
+    default_generators = tuple(DeviceGenerator(index, default(0)) for index in range(max(face.device_count, count())))
     put(torch.cuda, "default_generators", default_generators)

@@ -6,7 +6,6 @@ Registered above autograd, so gradients are those of the parts.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
@@ -14,6 +13,7 @@ from typing import Any, Final, NoReturn
 import torch
 from torch import Tensor
 
+from wooly.device import collectives
 from wooly.device.backend import SHOWN, is_our_device
 from wooly.device.face.api import Face, put, put_all, wrapping
 
@@ -62,9 +62,7 @@ def _libraries() -> None:
         if clear is not None:
             clear()
 
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None:
-        put(distributed, "is_nccl_available", lambda: False)
+    collectives.patch(put)
 
 
 def _compile() -> None:
@@ -73,6 +71,8 @@ def _compile() -> None:
     @wrapping(original)
     def compile(model: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
         global _compile_warned
+        if kwargs.get("backend", "inductor") != "inductor" and not kwargs.get("disable"):
+            return original(model, **kwargs)  # one that needs no local GPU, such as the script's own
         if not _compile_warned:
             _compile_warned = True
             warnings.warn("torch.compile leaves code as it is on a remote device: the node compiles what it is sent", stacklevel=2)

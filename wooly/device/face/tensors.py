@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from wooly.device.backend import BACKEND, OURS, TensorBase, is_ours, raw_device
 from wooly.device.face.api import Face, put, wrapping
@@ -85,6 +86,7 @@ def patch(face: Face) -> None:
     """Give torch.Tensor its face."""
     _attributes()
     _moves()
+    _subclasses()
     _types()
     _pinning()
     _printing()
@@ -124,6 +126,31 @@ def _moves() -> None:
     # The parameters of lazy modules allow methods by identity, from a list made while torch was imported.
     lazy: Any = torch.nn.parameter
     lazy.UninitializedTensorMixin._allowed_methods.extend([to, cuda])
+
+
+def _subclasses() -> None:
+    """Tensors that wrap others (DTensor, results on their way from a collective, fake tensors) are on the device that the others show."""
+    for name, keyword in (("_make_wrapper_subclass", "device"), ("_make_subclass", "device_for_backend_keys")):
+        put(Tensor, name, staticmethod(_with_backend_device(getattr(Tensor, name), keyword)))
+    new = FakeTensor.__new__
+
+    def fake(cls: type, mode: Any, elem: Tensor, device: Any, *args: Any, **kwargs: Any) -> Any:
+        return new(cls, mode, elem, to_backend(device), *args, **kwargs)
+
+    raw: Any = FakeTensor.device
+    put(FakeTensor, "__new__", staticmethod(fake))  # autograd asks C++ for the device, and its streams are those of ours
+    put(FakeTensor, "device", property(lambda self: shown(raw.fget(self)), raw.fset))
+
+
+def _with_backend_device(original: Any, keyword: str) -> Any:
+    @wrapping(original)
+    def made(*args: Any, **kwargs: Any) -> Tensor:
+        if kwargs.get(keyword) is not None:
+            kwargs[keyword] = to_backend(kwargs[keyword])
+        result: Tensor = original(*(to_backend(arg) if isinstance(arg, torch.device) else arg for arg in args), **kwargs)
+        return result
+
+    return made
 
 
 def _types() -> None:

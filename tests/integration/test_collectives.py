@@ -1,0 +1,75 @@
+"""``torch.distributed`` on tensors of the device, through bus and node: each rank is a process with a session of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.support.fork_server import start_script
+from tests.support.stack import ROOT, EmbeddedStack
+
+SCRIPT = ROOT / "tests" / "support" / "ranks.py"
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[EmbeddedStack]:
+    with EmbeddedStack() as running:
+        yield running
+
+
+def run_ranks(stack: EmbeddedStack, folder: Path, part: str, backend: str, n_ranks: int, ended: tuple[int, ...] = ()) -> list[Any]:
+    """What each rank has saved. ``ended``: ranks that end by SIGKILL, as they should; they save nothing."""
+    (folder / "out.meeting").unlink(missing_ok=True)  # of an earlier run
+    logs = [folder / f"{rank}.log" for rank in range(n_ranks)]
+    processes = []
+    for rank, path in enumerate(logs):
+        place = {"RANK": rank, "WORLD_SIZE": n_ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": n_ranks}
+        environment = stack.client_environment(**{name: str(value) for name, value in place.items()}, OMP_NUM_THREADS="1")
+        with path.open("wb") as log:
+            processes.append(start_script(SCRIPT, part, backend, str(folder / "out"), env=environment, cwd=folder, stdout=log, stderr=log))
+    codes = [process.wait(240) for process in processes]
+    for rank, code in enumerate(codes):
+        assert code == (-signal.SIGKILL if rank in ended else 0), f"rank {rank}:\n{logs[rank].read_text()[-3000:]}"
+    return [torch.load(folder / f"out.{rank}") for rank in range(n_ranks) if rank not in ended]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "n_ranks"), [("nccl", 3), ("gloo", 2), ("nccl", 1)])
+def test_every_collective_gives_the_bits_that_the_order_of_ranks_gives(
+    backend: str, n_ranks: int, stack: EmbeddedStack, tmp_path: Path
+) -> None:
+    run_ranks(stack, tmp_path, "collectives", backend, n_ranks)
+
+
+@pytest.mark.slow
+def test_spread_trainings_are_those_of_the_cpu_and_the_same_twice(stack: EmbeddedStack, tmp_path: Path) -> None:
+    first = run_ranks(stack, tmp_path, "trainings", "nccl", 2)
+    assert run_ranks(stack, tmp_path, "trainings", "nccl", 2) == first
+    assert first[0]["tensor"] == first[1]["tensor"] and first[0]["ddp"] != first[1]["ddp"]
+
+
+def test_a_rank_means_its_own_device_by_its_number(stack: EmbeddedStack, tmp_path: Path) -> None:
+    found = run_ranks(stack, tmp_path, "alone", "nccl", 2)
+    assert found == [{"device": f"cuda:{rank}", "current": rank, "names": 2, "sum": 4.0} for rank in range(2)]
+
+
+def test_a_rank_that_is_killed_ends_the_collectives_of_the_others(stack: EmbeddedStack, tmp_path: Path) -> None:
+    for rank, result in zip((0, 2), run_ranks(stack, tmp_path, "killed", "nccl", 3, ended=(1,)), strict=True):
+        assert f"rank {rank} of 3 could not exchange data with the others; one has ended, or is late" in result["error"]
+        assert result["s"] < 10
+
+
+@pytest.mark.slow
+def test_torchrun_starts_ranks(stack: EmbeddedStack, tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [*launcher, str(SCRIPT), "alone", "nccl", str(tmp_path / "out")]
+    done = subprocess.run(command, env=stack.client_environment(), cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [torch.load(tmp_path / f"out.{rank}")["device"] for rank in range(2)] == ["cuda:0", "cuda:1"]
