@@ -10,7 +10,7 @@ import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, Final
@@ -21,8 +21,9 @@ from bus_schemas.batch import LIMITS
 from bus_schemas.session import SessionOpened
 from wooly.counters import COUNTERS
 from wooly.device import tensors
+from wooly.device.lowering.values import Number
 from wooly.device.memory import MEMORY
-from wooly.device.programs import ProgramCache, Record, TooLarge, wire
+from wooly.device.programs import Built, ProgramCache, Record, Stencil, TooLarge, wire
 from wooly.errors import ForkError, WoolyError
 from wooly.link import Flush, Link, Origin, ReadBytes, Ticket
 
@@ -47,12 +48,15 @@ class Recorder:
         self._allocs: list[tuple[int, int]] = []
         self._uploads: list[tuple[int, memoryview]] = []
         self._upload_bytes = 0
-        self._programs = ProgramCache()
+        self.programs = ProgramCache()
         self._link: Link | None = None
         self._connect: Callable[[], Link] | None = None
         self._last: Ticket | None = None
         self._since = self._until = ""
         self._lock = threading.RLock()
+        self._pins: dict[int, int] = {}
+        self._kept: set[int] = set()
+        self.capturing = self._invalid = False
         self.forked = False
 
     # --- the link
@@ -123,11 +127,14 @@ class Recorder:
     def alloc(self, handle: int, nbytes: int) -> None:
         """The buffer of ``handle`` must exist, zeroed, although no record makes it."""
         self._allocs.append((handle, nbytes))
-        if len(self._allocs) >= RECORDS_MAX:
+        if len(self._allocs) >= RECORDS_MAX and not self.capturing:
             self.flush()
 
     def upload(self, handle: int, data: memoryview) -> None:
         """The fresh buffer of ``handle`` is to hold ``data``, which must not change any more."""
+        if self.capturing:
+            self._allocs.append((handle, len(data)))  # it will be freed as any other
+            self._refuse_while_capturing()
         self._uploads.append((handle, data))
         self._upload_bytes += len(data)
         if self._upload_bytes > UPLOAD_BYTES_MAX or len(self._uploads) >= RECORDS_MAX:
@@ -136,7 +143,9 @@ class Recorder:
     # --- sending
 
     def full(self) -> None:
-        """The batch has grown to its limit: send it."""
+        """The batch has grown to its limit: send it, unless it is captured."""
+        if self.capturing:
+            return
         if BLOCKING:
             self.synchronize()
         else:
@@ -145,19 +154,23 @@ class Recorder:
     def flush(self, reads: Sequence[tuple[int, int, int]] = ()) -> Ticket | None:
         """Send everything pending without waiting; the last ticket that was not waited for, or None."""
         self.check_process()
+        if self.capturing:
+            if reads:
+                self._refuse_while_capturing()
+            return self._last
         with self._lock:
             # Frees first: a buffer's death comes after the records that use it, so those are taken here or were sent before.
-            freed = _freed()
+            freed = self._freed()
             records = self.pending[:]
             del self.pending[: len(records)]
             allocs, self._allocs = self._allocs, []
             uploads, self._uploads, self._upload_bytes = self._uploads, [], 0
             if not (records or allocs or uploads or reads or freed):
                 return self._last
-            self._since, self._until = self._until, user_line()
+            self._move_lines()
             ticket = self._send(records, allocs, uploads, freed, reads)
             while len(freed) == _FREES_MAX:
-                freed = _freed()
+                freed = self._freed()
                 self._send([], [], [], freed, ())
             return ticket
 
@@ -175,7 +188,7 @@ class Recorder:
         if records:
             wired = wire(records, dead)
             try:
-                built = self._programs.get(wired)
+                built = self.programs.get(wired)
             except TooLarge:
                 middle = len(records) // 2
                 try:
@@ -185,11 +198,7 @@ class Recorder:
                     raise
                 return self._send(records[middle:], [], [], freed, reads)
             flush.origin = Origin(self._since, self._until, wired.stencils, BLOCKING)
-            flush.program, flush.program_body = built.program, built.program_body
-            flush.dims_digest, flush.dims = built.dims_digest, built.dims
-            flush.handles = built.handles(wired.order)
-            flush.scalars = built.scalars(records)
-            flush.kernels = built.kernels
+            _fill(flush, built, built.handles(wired.order), built.scalars(records))
             used = dead.intersection(wired.order)
             dead.difference_update(wired.temps())
         if dead:
@@ -202,6 +211,70 @@ class Recorder:
         else:
             flush.allocs, flush.uploads = allocs, uploads
         return self._submit(flush)
+
+    def _move_lines(self) -> None:
+        self._since, self._until = self._until, user_line()
+
+    def _freed(self) -> list[int]:
+        """Handles of buffers that died, the oldest first, as many as one batch frees. Pinned ones are kept until they are unpinned."""
+        handles = [tensors.FREED.popleft() for _ in range(min(len(tensors.FREED), _FREES_MAX))]
+        if not self._pins:
+            return handles
+        self._kept.update(handle for handle in handles if handle in self._pins)
+        return [handle for handle in handles if handle not in self._pins]
+
+    # --- captured batches
+
+    def begin_capture(self) -> None:
+        """Keep what is recorded from now on, instead of sending it. Raises AcceleratorError when that is so already."""
+        self._refuse_while_capturing()
+        with self._lock:
+            self.flush()
+            self.capturing, self._invalid = True, False
+
+    def end_capture(self) -> tuple[list[Record], list[tuple[int, int]], set[int], bool]:
+        """What was recorded, the buffers that must exist for it (handle, bytes), the handles that died meanwhile, and whether all of it
+        could be captured. Nothing of it is pending any more."""
+        with self._lock:
+            records = self.pending[:]
+            del self.pending[: len(records)]
+            allocs, self._allocs = self._allocs, []
+            died = set(self._freed())
+            while tensors.FREED:
+                died.update(self._freed())
+            self.capturing = False
+            return records, allocs, died, not self._invalid
+
+    def pin(self, handles: Iterable[int]) -> None:
+        """Do not free these buffers when they die."""
+        for handle in handles:
+            self._pins[handle] = self._pins.get(handle, 0) + 1
+
+    def unpin(self, handles: Iterable[int]) -> None:
+        """Let go what ``pin`` held; what has died meanwhile is freed with the next batch."""
+        for handle in handles:
+            self._pins[handle] -= 1
+            if not self._pins[handle]:
+                del self._pins[handle]
+                if handle in self._kept:
+                    self._kept.remove(handle)
+                    tensors.FREED.append(handle)
+
+    def repeat(self, built: Built, stencils: tuple[Stencil, ...], handles: list[int], scalars: list[Number]) -> None:
+        """Send a captured program, after what is pending."""
+        with self._lock:
+            self.flush()
+            self._move_lines()
+            flush = Flush(n_ops=len(stencils), origin=Origin(self._since, self._until, stencils, BLOCKING))
+            _fill(flush, built, handles, scalars)
+            self._submit(flush)
+
+    def _refuse_while_capturing(self) -> None:
+        if self.capturing:
+            self._invalid = True
+            raise torch.AcceleratorError("CUDA error: operation not permitted when stream is capturing")
+
+    # --- the link again
 
     def _submit(self, flush: Flush) -> Ticket:
         link = self.link()
@@ -226,6 +299,7 @@ class Recorder:
 
     def synchronize(self) -> None:
         """Wait until the node has done everything recorded so far; raises what went wrong there."""
+        self._refuse_while_capturing()
         ticket = self.flush()
         if ticket is not None:
             self._wait(ticket)
@@ -238,9 +312,10 @@ class Recorder:
         return self.link().wait(ticket)
 
 
-def _freed() -> list[int]:
-    """Handles of buffers that died, the oldest first, as many as one batch frees."""
-    return [tensors.FREED.popleft() for _ in range(min(len(tensors.FREED), _FREES_MAX))]
+def _fill(flush: Flush, built: Built, handles: list[int], scalars: list[Number]) -> None:
+    flush.program, flush.program_body = built.program, built.program_body
+    flush.dims_digest, flush.dims = built.dims_digest, built.dims
+    flush.handles, flush.scalars, flush.kernels = handles, scalars, built.kernels
 
 
 def _capacity_bytes(info: SessionOpened) -> int:

@@ -160,8 +160,8 @@ def test_the_plan_cache_is_the_nodes() -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda: torch.cuda.CUDAGraph(), NotImplementedError),
-        (lambda: torch.cuda.graph(None), NotImplementedError),
+        (lambda: torch.cuda.MemPool(), NotImplementedError),
+        (lambda: torch.cuda.CUDAGraph().debug_dump("graph.dot"), NotImplementedError),
         (lambda: torch.cuda.ExternalStream(1), NotImplementedError),
         (lambda: torch.cuda.Event(interprocess=True), NotImplementedError),
         (lambda: torch.cuda.utilization(), NotImplementedError),
@@ -194,13 +194,16 @@ def test_profiler_ranges_and_runtime() -> None:
     torch.cuda.check_error(0)
 
 
-def test_compile_is_identity_with_one_warning() -> None:
+def test_compile_leaves_code_as_it_is_with_one_warning() -> None:
     from wooly.device.face import switches
 
     switches._compile_warned = False
     model = nn.Linear(2, 2).cuda()
     with pytest.warns(UserWarning, match=r"torch\.compile leaves code as it is"):
-        assert torch.compile(model) is model
+        compiled: Any = torch.compile(model)
+    assert compiled._orig_mod is model and list(compiled.state_dict()) == ["_orig_mod.weight", "_orig_mod.bias"]
+    x = torch.ones(1, 2, device="cuda")
+    same(compiled(x), model(x).cpu())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
 
@@ -209,8 +212,42 @@ def test_compile_is_identity_with_one_warning() -> None:
             return x * 2
 
         model.compile()
+        assert torch.compile(f) is f
         same(f(torch.ones(2, device="cuda")), torch.full((2,), 2.0))
         assert model(torch.ones(1, 2, device="cuda")).shape == (1, 2)
+
+
+def test_a_compiler_of_the_scripts_own_is_called() -> None:
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    x = torch.arange(4.0, device="cuda", requires_grad=True)
+    same(torch.compile(lambda t: t * 2 + 1, backend=backend)(x).detach(), torch.arange(4.0) * 2 + 1)
+    assert len(graphs) == 1
+    torch.compile(lambda t: (t * t).sum(), backend="aot_eager")(x).backward()
+    assert x.grad is not None
+    same(x.grad, torch.arange(4.0) * 2)
+
+
+def test_fake_tensors_and_traces_are_on_the_device() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with FakeTensorMode():
+        x = torch.randn(3, 4, device="cuda", requires_grad=True)
+        (x @ torch.randn(4, 5, device="cuda")).relu().sum().backward()
+        assert x.is_cuda and str(x.device) == "cuda:0" and x.grad is not None and x.grad.shape == (3, 4)
+
+    def gradients(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad((x @ w).relu().sum(), [x, w])
+
+    given = [torch.ones(3, 4, device="cuda", requires_grad=True), torch.ones(4, 5, device="cuda", requires_grad=True)]
+    traced = make_fx(gradients, tracing_mode="fake")(*given)
+    for found, want in zip(traced(*given), gradients(*given), strict=True):
+        assert torch.equal(found, want)
 
 
 def test_data_parallel_on_one_device() -> None:

@@ -12,7 +12,12 @@ __all__ = ["Face", "RecorderApi", "put", "put_all", "wrapping"]
 
 
 class RecorderApi(Protocol):
-    """The recorder as the face sees it. All byte counts are the client's own."""
+    """The recorder as the face sees it. All byte counts are the client's own.
+
+    ``capturing``: what is recorded becomes part of a CUDA graph.
+    """
+
+    capturing: bool
 
     def flush(self) -> Any:
         """Send what was recorded, without waiting."""

@@ -108,7 +108,8 @@ def _device(face: Face) -> dict[str, Callable[..., Any]]:
         "_cuda_synchronize": synchronize,
         "_cuda_canDeviceAccessPeer": lambda device, peer: False,
         "_cuda_getArchFlags": lambda: ARCHITECTURE,
-        "_cuda_isCurrentStreamCapturing": lambda: False,
+        "_cuda_isCurrentStreamCapturing": lambda: face.api.capturing,
+        "_host_emptyCache": _nothing,
         "_cuda_hasPrimaryContext": lambda device: device == 0,
     }
 

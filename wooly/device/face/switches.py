@@ -6,6 +6,7 @@ Registered above autograd, so gradients are those of the parts.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
@@ -16,6 +17,7 @@ from torch import Tensor
 from wooly.device import collectives
 from wooly.device.backend import SHOWN, is_our_device
 from wooly.device.face.api import Face, put, put_all, wrapping
+from wooly.device.graphs import Graph
 
 __all__ = ["patch"]
 
@@ -26,7 +28,7 @@ def patch(face: Face) -> None:
     """Set the switches."""
     _libraries()
     _compile()
-    _graphs()
+    _graphs(face)
     _module()
     _profiler()
     _plan_cache()
@@ -76,7 +78,12 @@ def _compile() -> None:
         if not _compile_warned:
             _compile_warned = True
             warnings.warn("torch.compile leaves code as it is on a remote device: the node compiles what it is sent", stacklevel=2)
-        return (lambda function: function) if model is None else model
+        if isinstance(model, torch.nn.Module):
+            from torch._dynamo import eval_frame  # takes a second
+
+            unchanged: Any = eval_frame._NullDecorator()
+            return eval_frame.OptimizedModule(model, unchanged)  # whose state has torch's names: _orig_mod.weight
+        return (lambda function: compile(function, **kwargs)) if model is None else model
 
     put(torch, "compile", compile)
 
@@ -102,28 +109,59 @@ def _plan_cache() -> None:
     put(cache, "clear", lambda self: None)
 
 
-def _graphs() -> None:
+class CUDAGraph(Graph):
+    """torch.cuda.CUDAGraph. Its memory pool is its own; ``pool`` and ``capture_error_mode`` mean nothing here."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        super().__init__()
+        self._pool = _graph_pool_handle()
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False) -> None:
+        self._pool = pool or self._pool
+        self.begin()
+
+    def capture_end(self) -> None:
+        self.end()
+
+    def pool(self) -> tuple[int, int]:
+        return self._pool
+
+    def instantiate(self) -> None:
+        """Nothing: what was captured is ready."""
+
+    def register_generator_state(self, generator: Any) -> None:
+        """Nothing: numbers of other generators than the default one are the same in each replay."""
+
+    def enable_debug_mode(self) -> None:
+        """Nothing."""
+
+    def debug_dump(self, debug_path: str) -> None:
+        raise NotImplementedError("a graph of the remote device cannot be dumped")
+
+
+_pools: Final = itertools.count(1)
+
+
+def _graph_pool_handle() -> tuple[int, int]:
+    return (0, next(_pools))
+
+
+def _graphs(face: Face) -> None:
     def refuse(what: str) -> Callable[..., NoReturn]:
         def refused(*args: Any, **kwargs: Any) -> NoReturn:
-            raise NotImplementedError(
-                f"torch.cuda.{what} is not available on a remote device; run the code without capture, it is batched anyway"
-            )
+            raise NotImplementedError(f"torch.cuda.{what} is not available on a remote device, whose memory the node manages")
 
         return refused
 
-    for name in ("CUDAGraph", "MemPool", "GreenContext", "CUDAPluggableAllocator"):
+    for name in ("MemPool", "GreenContext", "CUDAPluggableAllocator"):
         shown = type(name, (), {"__init__": refuse(name), "__module__": "torch.cuda"})
-        for owner in (torch.cuda, torch.cuda.graphs, torch.cuda.memory):
+        for owner in (torch.cuda, torch.cuda.memory):
             if hasattr(owner, name):
                 put(owner, name, shown)
-    for name in ("make_graphed_callables", "graph_pool_handle", "change_current_allocator"):
-        if hasattr(torch.cuda, name):
-            put(torch.cuda, name, refuse(name))
-    capturing = {"is_current_stream_capturing": lambda: False}
-    put_all((torch.cuda, torch.cuda.graphs), capturing)
-    graph = type("graph", (), {"__init__": refuse("graph"), "__module__": "torch.cuda"})
-    put(torch.cuda, "graph", graph)
-    put(torch.cuda.graphs, "graph", graph)
+    if hasattr(torch.cuda, "change_current_allocator"):
+        put(torch.cuda, "change_current_allocator", refuse("change_current_allocator"))
+    values = {"CUDAGraph": CUDAGraph, "graph_pool_handle": _graph_pool_handle, "is_current_stream_capturing": lambda: face.api.capturing}
+    put_all((torch.cuda, torch.cuda.graphs), values)
 
 
 _registrations: Final[list[Any]] = []  # registrations last as long as these objects

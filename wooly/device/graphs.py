@@ -1,0 +1,142 @@
+"""CUDA graphs: records that are kept instead of being sent, and sent as often as the graph is replayed.
+
+A capture becomes a program whose buffers stay the same: tensors made in it that are still alive when it ends, and tensors from before it,
+are its external buffers; tensors that died in it are temporaries. They are pinned as long as the graph lives, as the memory pool of a
+CUDA graph is. A replay is one small batch: digests, handles, scalars.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Final
+
+import torch
+
+from wooly.device import tensors
+from wooly.device.programs import CREATED, EXTERNAL, Built, Record, TooLarge, Wired, wire
+from wooly.device.random import default
+from wooly.device.recorder import RECORDER
+
+__all__ = ["Graph"]
+
+_ALWAYS_THERE: Final = bytes.maketrans(bytes([CREATED]), bytes([EXTERNAL]))
+
+
+class _Part:
+    """Records that fit one program."""
+
+    def __init__(self, records: Sequence[Record], wired: Wired, built: Built) -> None:
+        self._records = records
+        self._wired = wired
+        self._built = built
+        self._handles = built.handles(wired.order)
+        self._scalars = built.scalars(records)
+        self._drawing = [i for i, (stencil, _, _) in enumerate(records) if stencil.rng_counters]
+
+    def send(self, seed: int, begun: int, captured: tuple[int, int]) -> None:
+        """Random numbers are those of ``seed`` from the offset ``begun`` on; ``captured``: seed and offset when the capture began. What
+        another generator drew is drawn again."""
+        scalars = self._scalars
+        if self._drawing:
+            records = list(self._records)
+            for i in self._drawing:
+                stencil, handles, (*args, its_seed, its_offset) = records[i]
+                if its_seed == captured[0]:
+                    records[i] = (stencil, handles, (*args, seed, begun + int(its_offset.real) - captured[1]))
+            scalars = self._built.scalars(records)
+        RECORDER.repeat(self._built, self._wired.stencils, self._handles, scalars)
+
+
+class Graph:
+    """One captured graph: ``begin``, what is to be captured, ``end``, then ``replay`` any number of times, then ``reset``.
+
+    Raises AcceleratorError (``begin``, ``end``, and calls that would wait or send values during the capture), RuntimeError for a replay
+    without a capture.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[_Part] | None = None
+        self._pinned: set[int] = set()
+        self._captured = (0, 0)
+        self._counters = 0
+
+    def begin(self) -> None:
+        """Capture what is recorded from now on."""
+        self.reset()
+        RECORDER.begin_capture()
+        stream = default()
+        self._captured = (stream.seed, stream.offset)
+
+    def end(self) -> None:
+        """The graph is complete."""
+        stream = default()
+        self._counters, stream.offset = stream.offset - self._captured[1], self._captured[1]
+        records, allocs, died, valid = RECORDER.end_capture()
+        sizes = _sizes(records)
+        temporary = died & sizes.keys()
+        places = [0, len(records)]
+        if valid:
+            while not self._build(records, places, temporary):
+                pass
+        temporary -= _crossing(records, places, temporary)
+        for handle, nbytes in (*allocs, *((handle, sizes[handle]) for handle in sizes.keys() - temporary)):
+            RECORDER.alloc(handle, nbytes)
+        if valid:
+            self._pinned = {handle for _, handles, _ in records for handle in handles} - temporary | {handle for handle, _ in allocs}
+            RECORDER.pin(self._pinned)
+        tensors.FREED.extend(died - temporary)
+        RECORDER.flush()
+        if not valid:
+            raise torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")
+
+    def _build(self, records: list[Record], places: list[int], temporary: set[int]) -> bool:
+        """Build the programs between ``places``; False: one was too large, and ``places`` has one more."""
+        self._parts = []
+        crossing = _crossing(records, places, temporary)
+        for start, end in pairwise(places):
+            wired = wire(records[start:end], temporary - crossing)
+            wired.kinds = wired.kinds.translate(_ALWAYS_THERE)
+            try:
+                built = RECORDER.programs.get(wired)
+            except TooLarge:
+                places.insert(places.index(end), (start + end) // 2)
+                return False
+            self._parts.append(_Part(records[start:end], wired, built))
+        return True
+
+    def replay(self) -> None:
+        """Do the captured work once more, on what the buffers hold now."""
+        if self._parts is None:
+            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+        seed, begun = default().take(self._counters)
+        for part in self._parts:
+            part.send(seed, begun, self._captured)
+
+    def reset(self) -> None:
+        """Forget the capture and let its buffers go."""
+        self._parts = None
+        pinned, self._pinned = self._pinned, set()
+        RECORDER.unpin(pinned)
+
+    def __del__(self) -> None:
+        with suppress(Exception):  # at the end of the process
+            self.reset()
+
+
+def _sizes(records: Sequence[Record]) -> dict[int, int]:
+    """The buffers that records make, with their bytes."""
+    made: dict[int, int] = {}
+    for stencil, handles, _ in records:
+        for position in range(stencil.n_ins, stencil.n_handles):
+            made[handles[position]] = stencil.needs[position]
+    return made
+
+
+def _crossing(records: Sequence[Record], places: Sequence[int], temporary: set[int]) -> set[int]:
+    """Temporaries that are used in more than one part."""
+    parts = [{handle for _, handles, _ in records[start:end] for handle in handles} for start, end in pairwise(places)]
+    counts = Counter(handle for part in parts for handle in part & temporary) if len(parts) > 1 else Counter[int]()
+    return {handle for handle, n in counts.items() if n > 1}
