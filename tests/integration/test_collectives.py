@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from tests.support.fork_server import start_script
-from tests.support.stack import ROOT, EmbeddedStack
+from tests.support.node import Node, until
+from tests.support.stack import ROOT, EmbeddedStack, plain_environment
 
 SCRIPT = ROOT / "tests" / "support" / "ranks.py"
 
@@ -24,16 +25,27 @@ def stack() -> Iterator[EmbeddedStack]:
         yield running
 
 
-def run_ranks(stack: EmbeddedStack, folder: Path, part: str, backend: str, n_ranks: int, ended: tuple[int, ...] = ()) -> list[Any]:
-    """What each rank has saved. ``ended``: ranks that end by SIGKILL, as they should; they save nothing."""
+def run_ranks(
+    client: Mapping[str, str],
+    folder: Path,
+    part: str,
+    backend: str,
+    n_ranks: int,
+    *,
+    ended: tuple[int, ...] = (),
+    meanwhile: Callable[[], None] = lambda: None,
+) -> list[Any]:
+    """What each rank has saved. ``client``: the environment of a client. ``ended``: ranks that end by SIGKILL, as they should; they save
+    nothing. ``meanwhile()`` is called when all have started."""
     (folder / "out.meeting").unlink(missing_ok=True)  # of an earlier run
     logs = [folder / f"{rank}.log" for rank in range(n_ranks)]
     processes = []
     for rank, path in enumerate(logs):
-        place = {"RANK": rank, "WORLD_SIZE": n_ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": n_ranks}
-        environment = stack.client_environment(**{name: str(value) for name, value in place.items()}, OMP_NUM_THREADS="1")
+        place = {"RANK": rank, "WORLD_SIZE": n_ranks, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": n_ranks, "OMP_NUM_THREADS": 1}
+        environment = {**client, **{name: str(value) for name, value in place.items()}}
         with path.open("wb") as log:
             processes.append(start_script(SCRIPT, part, backend, str(folder / "out"), env=environment, cwd=folder, stdout=log, stderr=log))
+    meanwhile()
     codes = [process.wait(240) for process in processes]
     for rank, code in enumerate(codes):
         assert code == (-signal.SIGKILL if rank in ended else 0), f"rank {rank}:\n{logs[rank].read_text()[-3000:]}"
@@ -45,25 +57,44 @@ def run_ranks(stack: EmbeddedStack, folder: Path, part: str, backend: str, n_ran
 def test_every_collective_gives_the_bits_that_the_order_of_ranks_gives(
     backend: str, n_ranks: int, stack: EmbeddedStack, tmp_path: Path
 ) -> None:
-    run_ranks(stack, tmp_path, "collectives", backend, n_ranks)
+    run_ranks(stack.client_environment(), tmp_path, "collectives", backend, n_ranks)
 
 
 @pytest.mark.slow
 def test_spread_trainings_are_those_of_the_cpu_and_the_same_twice(stack: EmbeddedStack, tmp_path: Path) -> None:
-    first = run_ranks(stack, tmp_path, "trainings", "nccl", 2)
-    assert run_ranks(stack, tmp_path, "trainings", "nccl", 2) == first
+    first = run_ranks(stack.client_environment(), tmp_path, "trainings", "nccl", 2)
+    assert run_ranks(stack.client_environment(), tmp_path, "trainings", "nccl", 2) == first
     assert first[0]["tensor"] == first[1]["tensor"] and first[0]["ddp"] != first[1]["ddp"]
 
 
 def test_a_rank_means_its_own_device_by_its_number(stack: EmbeddedStack, tmp_path: Path) -> None:
-    found = run_ranks(stack, tmp_path, "alone", "nccl", 2)
+    found = run_ranks(stack.client_environment(), tmp_path, "alone", "nccl", 2)
     assert found == [{"device": f"cuda:{rank}", "current": rank, "names": 2, "sum": 4.0} for rank in range(2)]
 
 
 def test_a_rank_that_is_killed_ends_the_collectives_of_the_others(stack: EmbeddedStack, tmp_path: Path) -> None:
-    for rank, result in zip((0, 2), run_ranks(stack, tmp_path, "killed", "nccl", 3, ended=(1,)), strict=True):
+    for rank, result in zip((0, 2), run_ranks(stack.client_environment(), tmp_path, "killed", "nccl", 3, ended=(1,)), strict=True):
         assert f"rank {rank} of 3 could not exchange data with the others; one has ended, or is late" in result["error"]
         assert result["s"] < 10
+
+
+@pytest.mark.slow
+def test_a_device_that_is_lost_is_built_again_under_each_rank(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("node", "undisturbed", "disturbed")]
+    for folder in folders:
+        folder.mkdir()
+    with Node(folders[0], WOOLY_BACKEND="host") as node:
+        client = plain_environment(WOOLY_LOCAL_GPU="1", WOOLY_NATS_URL=node.nats.url)
+
+        def lose_memory() -> None:
+            until(lambda: all((folders[2] / f"half.{rank}").exists() for rank in range(2)), "half of the training")
+            node.kill_executor()
+            (folders[2] / "continue").touch()
+
+        (folders[1] / "continue").touch()
+        want = run_ranks(client, folders[1], "disturbed", "nccl", 2)
+        assert run_ranks(client, folders[2], "disturbed", "nccl", 2, meanwhile=lose_memory) == want
+        assert all("repeating" in (folders[2] / f"{rank}.log").read_text() for rank in range(2))
 
 
 @pytest.mark.slow

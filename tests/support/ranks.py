@@ -2,7 +2,8 @@
 
 ``collectives``: every collective of torch.distributed on tensors of the device. Each rank knows the inputs of all others, so it
 computes the answer itself and compares bits: sums are formed in the order of ranks. ``trainings``: a model trained under DDP, FSDP,
-FSDP2 and tensor parallelism, on the device and on the CPU. ``alone``: what a rank sees of its devices. ``killed``: rank 1 is killed.
+FSDP2 and tensor parallelism, on the device and on the CPU. ``disturbed``: a training that waits for something to happen. ``alone``:
+what a rank sees of its devices. ``killed``: rank 1 is killed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -224,12 +226,26 @@ def trainings() -> dict[str, list[float]]:
     return found
 
 
+def disturbed() -> list[float]:
+    """A training in whose middle the ranks wait until the file ``continue`` is there."""
+    torch.manual_seed(0)
+    found = []
+    for i, loss in enumerate(losses("ddp", Net(), "cuda", dist.group.WORLD)):
+        found.append(loss)
+        if i == 1:
+            Path(f"half.{RANK}").touch()
+            while not Path("continue").exists():
+                time.sleep(0.01)
+    return found
+
+
 def alone() -> dict[str, Any]:
     """What a rank sees of its devices; the script sets its own, as scripts for torchrun do."""
     local = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(local)
     tensor = torch.ones(1, device="cuda") + torch.ones(1, device=f"cuda:{local}")
     dist.all_reduce(tensor)
+    dist.barrier(group=dist.new_group())
     names = [torch.cuda.get_device_properties(index).name for index in range(torch.cuda.device_count())]
     return {"device": str(tensor.device), "current": torch.cuda.current_device(), "names": len(names), "sum": tensor.item()}
 
@@ -251,13 +267,14 @@ def killed() -> dict[str, Any]:
 def main() -> None:
     part, backend, out = sys.argv[1:4]
     place = {"rank": RANK, "world_size": SIZE} if "MASTER_ADDR" not in os.environ else {}  # else a launcher says where ranks meet
-    dist.init_process_group(backend, init_method=f"file://{out}.meeting" if place else None, **place)
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if part == "alone" else None
+    dist.init_process_group(backend, init_method=f"file://{out}.meeting" if place else None, device_id=device, **place)
     result: Any = None
     if part == "collectives":
         for check in (reductions, movements, *((messages,) if SIZE > 1 else ()), forms):  # gloo sends nothing to its own rank
             check()
     else:
-        result = {"trainings": trainings, "alone": alone, "killed": killed}[part]()
+        result = {"trainings": trainings, "disturbed": disturbed, "alone": alone, "killed": killed}[part]()
     torch.save(result, f"{out}.{RANK}")
     if part != "killed":
         dist.destroy_process_group()
