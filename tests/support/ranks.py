@@ -176,6 +176,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+        self.unused = nn.Linear(2, 2)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(torch.relu(self.up(x)))  # type: ignore[no-any-return]
@@ -183,7 +184,7 @@ class Net(nn.Module):
 
 def spread(kind: str, net: nn.Module, device: str, group: Any) -> nn.Module:
     if kind == "ddp":
-        return nn.parallel.DistributedDataParallel(net, process_group=group)
+        return nn.parallel.DistributedDataParallel(net, process_group=group, find_unused_parameters=True)
     from torch.distributed.device_mesh import DeviceMesh
 
     mesh = DeviceMesh.from_group(group, device)

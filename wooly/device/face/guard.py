@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -22,18 +23,22 @@ _SLOTS: Final = 21  # one atomic pointer a device type, in torch 2.10 to 2.15
 _CUDA: Final = 1
 _META: Final = 14
 _PRIVATE_USE: Final = 20
-_INTERFACE: Final = Path("include", "c10", "core", "impl", "DeviceGuardImplInterface.h")
-_tables: Final[list[ctypes.Array[ctypes.c_void_p]]] = []  # tables of virtual functions live as long as this
+_LIBRARIES: Final = Path(torch.__file__).parent / "lib"
+_INCLUDE: Final = _LIBRARIES.parent / "include"
+_GUARD: Final = _INCLUDE / "c10" / "core" / "impl" / "DeviceGuardImplInterface.h"
+_HOOKS: Final = tuple(_INCLUDE / "ATen" / "detail" / f"{name}HooksInterface.h" for name in ("Accelerator", "PrivateUse1"))
+_tables: Final[dict[int, ctypes.Array[ctypes.c_void_p]]] = {}  # tables of virtual functions, by the object that has one
 
 
 def lend() -> None:
     """Let device type CUDA have a guard that needs no driver; raises UnsupportedTorch when this torch looks different."""
     _settle_streams()
+    _lend_pinned_memory()
     if torch._C._has_cuda:
         # A CUDA build has a function for this: its real guard gives way to one that does nothing when there is no device.
         torch._C._ensureCUDADeviceGuardSet()
         return
-    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    library = _LIBRARIES / "libc10.so"
     try:
         registry = (ctypes.c_void_p * _SLOTS).in_dll(ctypes.CDLL(str(library)), _SYMBOL)
     except (OSError, ValueError):
@@ -54,24 +59,56 @@ def _settle_streams() -> None:
     """Replace our guard's ``exchangeStream``, which calls into Python, by that of the meta device, which does nothing.
 
     Autograd calls it when it leaves an operation, also while an exception of a hook is on its way out. A Python call with an exception
-    pending fails, and torch ends the process then. Where it stands in the table of virtual functions is read from torch's own header;
-    a torch that ships none keeps its guard.
+    pending fails, and torch ends the process then.
     """
-    folder = Path(torch.__file__).parent
     try:
-        declared = re.findall(r"^ +virtual [^;(]*?(~?\w+)\(", (folder / _INTERFACE).read_text(), re.MULTILINE)
-        registry = (ctypes.c_void_p * _SLOTS).in_dll(ctypes.CDLL(str(folder / "lib" / "libc10.so")), _SYMBOL)
+        declared = _declared(_GUARD)
+        registry = (ctypes.c_void_p * _SLOTS).in_dll(ctypes.CDLL(str(_LIBRARIES / "libc10.so")), _SYMBOL)
         place = declared.index("exchangeStream")
     except (OSError, ValueError):
         return
     ours, meta = registry[_PRIVATE_USE], registry[_META]
-    if not (ours and meta) or _tables:
+    if ours and meta:
+        _replace(ours, declared, {place: _table_of(meta)[place]})
+
+
+def _lend_pinned_memory() -> None:
+    """Let torch's C++ side have ordinary memory where it asks our hooks for pinned memory (DDP, where parameters may be unused), and take
+    any for pinned. Both functions that stand in need no object."""
+    try:
+        declared = _declared(*_HOOKS)
+        torch_cpu, c10 = (ctypes.CDLL(str(_LIBRARIES / f"{name}.so")) for name in ("libtorch_cpu", "libc10"))
+        hooks = torch_cpu["_ZN2at6detail19getPrivateUse1HooksEv"]
+        stand_ins = {
+            declared.index("getPinnedMemoryAllocator"): c10["_ZN3c1015GetCPUAllocatorEv"],
+            declared.index("isPinnedPtr"): torch_cpu["_ZN2at28isPrivateUse1HooksRegisteredEv"],  # it is
+        }
+    except (OSError, ValueError, AttributeError):
         return
-    before, count = 2, len(declared) + 1  # offset and type before the functions; a virtual destructor is two of them
-    table_of = ctypes.POINTER(ctypes.c_void_p).from_address
-    table = (ctypes.c_void_p * (before + count))()
-    for i in range(before + count):
-        table[i] = table_of(ours)[i - before]
-    table[before + place] = table_of(meta)[place]
-    _tables.append(table)
-    ctypes.c_void_p.from_address(ours).value = ctypes.addressof(table) + before * ctypes.sizeof(ctypes.c_void_p)
+    hooks.restype = ctypes.c_void_p
+    _replace(hooks(), declared, {place: ctypes.cast(function, ctypes.c_void_p).value for place, function in stand_ins.items()})
+
+
+def _declared(*headers: Path) -> list[str]:
+    """The virtual functions that headers of torch declare, as they stand in the table: a destructor is two. Raises OSError for a torch
+    that ships no headers."""
+    names = [name for path in headers for name in re.findall(r"^ +virtual [^;(]*?(~?\w+)\(", path.read_text(), re.MULTILINE)]
+    return [name for found in names for name in ([found] * 2 if found.startswith("~") else [found])]
+
+
+def _table_of(address: int) -> Any:
+    return ctypes.POINTER(ctypes.c_void_p).from_address(address)
+
+
+def _replace(address: int, declared: Sequence[str], functions: Mapping[int, int | None]) -> None:
+    """Give the object at ``address`` a table of its own, with other functions at some places. Once an object."""
+    if address in _tables:
+        return
+    before = 2  # offset and type
+    table = (ctypes.c_void_p * (before + len(declared)))()
+    for i in range(before + len(declared)):
+        table[i] = _table_of(address)[i - before]
+    for place, function in functions.items():
+        table[before + place] = function
+    _tables[address] = table
+    ctypes.c_void_p.from_address(address).value = ctypes.addressof(table) + before * ctypes.sizeof(ctypes.c_void_p)
