@@ -72,6 +72,8 @@ class Graph:
 
     def end(self) -> None:
         """The graph is complete."""
+        if not RECORDER.capturing:
+            raise RuntimeError("CUDAGraph::capture_end called without capture_begin")
         stream = default()
         self._counters, stream.offset = stream.offset - self._captured[1], self._captured[1]
         records, allocs, died, valid = RECORDER.end_capture()

@@ -261,7 +261,8 @@ class Recorder:
                     tensors.FREED.append(handle)
 
     def repeat(self, built: Built, stencils: tuple[Stencil, ...], handles: list[int], scalars: list[Number]) -> None:
-        """Send a captured program, after what is pending."""
+        """Send a captured program, after what is pending. Raises AcceleratorError in a capture."""
+        self._refuse_while_capturing()
         with self._lock:
             self.flush()
             self._move_lines()

@@ -19,6 +19,16 @@ def captured(work: Callable[[], Tensor]) -> tuple[torch.cuda.CUDAGraph, Tensor]:
     return graph, result
 
 
+EARLIER, _ = captured(lambda: torch.ones(2, device="cuda") * 2)
+
+
+def test_a_capture_that_was_not_begun_does_not_end() -> None:
+    x = torch.ones(2, device="cuda") * 5
+    with pytest.raises(RuntimeError, match="without capture_begin"):
+        torch.cuda.CUDAGraph().capture_end()
+    assert x.tolist() == [5, 5]
+
+
 def test_a_capture_does_nothing_and_each_replay_everything() -> None:
     x = torch.ones(4, device="cuda")
 
@@ -50,6 +60,7 @@ def test_replays_draw_the_numbers_that_calls_would() -> None:
 
 def test_buffers_live_as_long_as_their_graph() -> None:
     y = torch.zeros(4, device="cuda")
+    pinned = dict(RECORDER._pins)
 
     def of_what_is_forgotten() -> torch.cuda.CUDAGraph:
         x = torch.ones(4, device="cuda")
@@ -59,9 +70,9 @@ def test_buffers_live_as_long_as_their_graph() -> None:
     torch.cuda.synchronize()  # would free the input and the result
     graph.replay()
     assert y.tolist() == [2] * 4
-    kept = len(RECORDER._pins)
+    assert len(RECORDER._pins) == len(pinned) + 3 and len(RECORDER._kept) == 2
     del graph
-    assert kept and not RECORDER._pins and not RECORDER._kept
+    assert RECORDER._pins == pinned and not RECORDER._kept
     torch.cuda.synchronize()
 
 
@@ -74,8 +85,9 @@ def test_buffers_live_as_long_as_their_graph() -> None:
         lambda x: x.copy_(torch.ones(4)),
         lambda x: x.nonzero(),
         lambda x: captured(lambda: x + 1),
+        lambda x: EARLIER.replay(),
     ],
-    ids=["item", "cpu", "synchronize", "upload", "size", "capture"],
+    ids=["item", "cpu", "synchronize", "upload", "size", "capture", "replay"],
 )
 def test_what_waits_cannot_be_captured_and_everything_after_it_works(work: Callable[[Tensor], object]) -> None:
     x = torch.ones(4, device="cuda")

@@ -34,9 +34,9 @@ _shown: Final = tuple(torch.device(SHOWN, index) for index in range(_ORDINAL_MAX
 
 
 def _launched() -> tuple[int | None, int]:
-    """The local rank that a launcher gave this process, and how many there are."""
+    """The local rank that a launcher gave this process, and how many there are; None and 1: it is the only one."""
     rank, ranks = os.environ.get("LOCAL_RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "")
-    if rank.isdecimal() and ranks.isdecimal() and int(rank) < int(ranks) <= _ORDINAL_MAX:
+    if rank.isdecimal() and ranks.isdecimal() and int(rank) < int(ranks) <= _ORDINAL_MAX and int(ranks) > 1:
         return int(rank), int(ranks)
     return None, 1
 
@@ -114,6 +114,7 @@ def _checked(index: int) -> int:
                 f"cuda:{index}: this process uses cuda:{_own}, and a process uses one device; start one process a device, as torchrun does"
             )
         _own = index
+        _translated.clear()
     return 0
 
 
