@@ -134,7 +134,9 @@ class Recorder:
         """The fresh buffer of ``handle`` is to hold ``data``, which must not change any more."""
         if self.capturing:
             self._allocs.append((handle, len(data)))  # it will be freed as any other
-            self._refuse_while_capturing()
+            if len(data):
+                self._refuse_while_capturing()
+            return
         self._uploads.append((handle, data))
         self._upload_bytes += len(data)
         if self._upload_bytes > UPLOAD_BYTES_MAX or len(self._uploads) >= RECORDS_MAX:

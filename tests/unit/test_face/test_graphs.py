@@ -134,6 +134,13 @@ def test_a_graph_without_work_can_be_replayed() -> None:
     torch.cuda.synchronize()
 
 
+def test_tensors_without_elements_are_made_in_a_capture() -> None:
+    x = torch.ones(2, device="cuda")
+    graph, result = captured(lambda: torch.cat([torch.tensor([], device="cuda"), x * 2]))
+    graph.replay()
+    assert result.tolist() == [2, 2]
+
+
 def test_graphs_share_what_is_in_a_pool() -> None:
     first, made = captured(lambda: torch.ones(2, device="cuda") * 3)
     second = torch.cuda.CUDAGraph()
