@@ -219,11 +219,12 @@ def trainings() -> dict[str, list[float]]:
     torch.manual_seed(0)
     net, on_cpu, on_device = Net(), dist.new_group(backend="gloo"), dist.new_group()
     found = {}
-    for kind in ("ddp", "fsdp2", "fsdp", "tensor"):
+    storages_grow = hasattr(torch.UntypedStorage, "_swap_data_ptr_")  # torch 2.13 and later; FSDP resizes them
+    for kind in ("ddp", "tensor", *(("fsdp2", "fsdp") if storages_grow else ())):
         found[kind] = list(losses(kind, net, "cuda", on_device))
         if kind != "fsdp":  # which torch does not have for the CPU
             torch.testing.assert_close(torch.tensor(found[kind]), torch.tensor(list(losses(kind, net, "cpu", on_cpu))))
-    assert found["fsdp"] == found["fsdp2"]
+    assert found.get("fsdp") == found.get("fsdp2")
     return found
 
 
