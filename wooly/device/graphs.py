@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -25,6 +26,15 @@ __all__ = ["Graph"]
 _ALWAYS_THERE: Final = bytes.maketrans(bytes([CREATED]), bytes([EXTERNAL]))
 
 
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What a capture drew of the default generator: with ``seed``, ``counters`` from the offset ``begun`` on."""
+
+    seed: int = 0
+    begun: int = 0
+    counters: int = 0
+
+
 class _Part:
     """Records that fit one program."""
 
@@ -36,16 +46,16 @@ class _Part:
         self._scalars = built.scalars(records)
         self._drawing = [i for i, (stencil, _, _) in enumerate(records) if stencil.rng_counters]
 
-    def send(self, seed: int, begun: int, captured: tuple[int, int]) -> None:
-        """Random numbers are those of ``seed`` from the offset ``begun`` on; ``captured``: seed and offset when the capture began. What
-        another generator drew is drawn again."""
+    def send(self, seed: int, begun: int, drawn: _Drawn) -> None:
+        """Random numbers are those of ``seed`` from the offset ``begun`` on. What another generator drew is drawn again."""
         scalars = self._scalars
         if self._drawing:
             records = list(self._records)
             for i in self._drawing:
                 stencil, handles, (*args, its_seed, its_offset) = records[i]
-                if its_seed == captured[0]:
-                    records[i] = (stencil, handles, (*args, seed, begun + int(its_offset.real) - captured[1]))
+                place = int(its_offset.real) - drawn.begun
+                if its_seed == drawn.seed and 0 <= place < drawn.counters:
+                    records[i] = (stencil, handles, (*args, seed, begun + place))
             scalars = self._built.scalars(records)
         RECORDER.repeat(self._built, self._wired.stencils, self._handles, scalars)
 
@@ -60,22 +70,23 @@ class Graph:
     def __init__(self) -> None:
         self._parts: list[_Part] | None = None
         self._pinned: set[int] = set()
-        self._captured = (0, 0)
-        self._counters = 0
+        self._drawn = _Drawn()
 
     def begin(self) -> None:
         """Capture what is recorded from now on."""
         self.reset()
         RECORDER.begin_capture()
         stream = default()
-        self._captured = (stream.seed, stream.offset)
+        self._drawn = _Drawn(stream.seed, stream.offset)
 
     def end(self) -> None:
         """The graph is complete."""
         if not RECORDER.capturing:
             raise RuntimeError("CUDAGraph::capture_end called without capture_begin")
-        stream = default()
-        self._counters, stream.offset = stream.offset - self._captured[1], self._captured[1]
+        stream, drawn = default(), self._drawn
+        if stream.seed == drawn.seed and stream.offset >= drawn.begun:  # else the captured code has seeded it, as each replay does not
+            self._drawn = replace(drawn, counters=stream.offset - drawn.begun)
+            stream.offset = drawn.begun
         records, allocs, died, valid = RECORDER.end_capture()
         sizes = _sizes(records)
         temporary = died & sizes.keys()
@@ -113,9 +124,9 @@ class Graph:
         """Do the captured work once more, on what the buffers hold now."""
         if self._parts is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
-        seed, begun = default().take(self._counters)
+        seed, begun = default().take(self._drawn.counters)
         for part in self._parts:
-            part.send(seed, begun, self._captured)
+            part.send(seed, begun, self._drawn)
 
     def reset(self) -> None:
         """Forget the capture and let its buffers go."""

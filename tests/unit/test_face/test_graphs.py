@@ -58,6 +58,17 @@ def test_replays_draw_the_numbers_that_calls_would() -> None:
     assert [*got, torch.rand(3, device="cuda").tolist()] == want
 
 
+def test_numbers_of_another_generator_are_the_same_in_each_replay() -> None:
+    torch.manual_seed(3)
+    torch.rand(100, device="cuda")
+    other = torch.Generator("cuda").manual_seed(3)
+    want = torch.rand(3, device="cuda", generator=torch.Generator("cuda").manual_seed(3)).tolist()
+    graph, drawn = captured(lambda: torch.rand(3, device="cuda", generator=other))
+    for _ in range(2):
+        graph.replay()
+        assert drawn.tolist() == want
+
+
 def test_buffers_live_as_long_as_their_graph() -> None:
     y = torch.zeros(4, device="cuda")
     pinned = dict(RECORDER._pins)
