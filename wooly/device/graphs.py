@@ -8,9 +8,9 @@ CUDA graph is. A replay is one small batch: digests, handles, scalars.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final
 
@@ -18,16 +18,16 @@ import torch
 
 from wooly.device import tensors
 from wooly.device.programs import CREATED, EXTERNAL, Built, Record, TooLarge, Wired, wire
-from wooly.device.random import default
+from wooly.device.random import Philox, default
 from wooly.device.recorder import RECORDER
 
-__all__ = ["Graph"]
+__all__ = ["Captured", "Drawn", "Graph", "Part", "end_capture"]
 
 _ALWAYS_THERE: Final = bytes.maketrans(bytes([CREATED]), bytes([EXTERNAL]))
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
+class Drawn:
     """What a capture drew of the default generator: with ``seed``, ``counters`` from the offset ``begun`` on."""
 
     seed: int = 0
@@ -35,7 +35,7 @@ class _Drawn:
     counters: int = 0
 
 
-class _Part:
+class Part:
     """Records that fit one program."""
 
     def __init__(self, records: Sequence[Record], wired: Wired, built: Built) -> None:
@@ -46,8 +46,9 @@ class _Part:
         self._scalars = built.scalars(records)
         self._drawing = [i for i, (stencil, _, _) in enumerate(records) if stencil.rng_counters]
 
-    def send(self, seed: int, begun: int, drawn: _Drawn) -> None:
-        """Random numbers are those of ``seed`` from the offset ``begun`` on. What another generator drew is drawn again."""
+    def send(self, seed: int, begun: int, drawn: Drawn, others: Mapping[int, int] | None = None) -> None:
+        """Do what was recorded. Random numbers are those of ``seed`` from the offset ``begun`` on; what another generator drew is drawn
+        again. ``others``: handles to take in place of those recorded."""
         scalars = self._scalars
         if self._drawing:
             records = list(self._records)
@@ -57,7 +58,36 @@ class _Part:
                 if its_seed == drawn.seed and 0 <= place < drawn.counters:
                     records[i] = (stencil, handles, (*args, seed, begun + place))
             scalars = self._built.scalars(records)
-        RECORDER.repeat(self._built, self._wired.stencils, self._handles, scalars)
+        handles = self._handles if others is None else [others.get(handle, handle) for handle in self._handles]
+        RECORDER.repeat(self._built, self._wired.stencils, handles, scalars)
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What a capture has kept: records; the buffers that must exist for them, with their bytes (``allocs``), and those that the records
+    make (``sizes``); the handles that died in it. Not ``valid``: something could not be captured, and the rest is empty."""
+
+    valid: bool
+    drawn: Drawn
+    records: list[Record] = field(default_factory=list)
+    allocs: list[tuple[int, int]] = field(default_factory=list)
+    sizes: dict[int, int] = field(default_factory=dict)
+    died: set[int] = field(default_factory=set)
+
+
+def end_capture(stream: Philox, drawn: Drawn) -> Captured:
+    """End the capture that began when ``stream`` stood at ``drawn``; it stands there again, for nothing was drawn yet."""
+    if stream.seed == drawn.seed and stream.offset >= drawn.begun:  # else the captured code has seeded it, as each replay does not
+        drawn, stream.offset = replace(drawn, counters=stream.offset - drawn.begun), drawn.begun
+    records, allocs, died, valid = RECORDER.end_capture()
+    sizes = _sizes(records)
+    if valid:
+        return Captured(True, drawn, records, allocs, sizes, died)
+    for handle, nbytes in (*allocs, *((h, sizes[h]) for h in sizes.keys() - died)):  # what is alive will be freed as any other buffer
+        RECORDER.alloc(handle, nbytes)
+    tensors.FREED.extend(died - sizes.keys())
+    RECORDER.flush()
+    return Captured(False, drawn)
 
 
 class Graph:
@@ -68,42 +98,36 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self._parts: list[_Part] | None = None
+        self._parts: list[Part] | None = None
         self._pinned: set[int] = set()
-        self._drawn = _Drawn()
+        self._drawn = Drawn()
 
     def begin(self) -> None:
         """Capture what is recorded from now on."""
         self.reset()
         RECORDER.begin_capture()
         stream = default()
-        self._drawn = _Drawn(stream.seed, stream.offset)
+        self._drawn = Drawn(stream.seed, stream.offset)
 
     def end(self) -> None:
         """The graph is complete."""
         if not RECORDER.capturing:
             raise RuntimeError("CUDAGraph::capture_end called without capture_begin")
-        stream, drawn = default(), self._drawn
-        if stream.seed == drawn.seed and stream.offset >= drawn.begun:  # else the captured code has seeded it, as each replay does not
-            self._drawn = replace(drawn, counters=stream.offset - drawn.begun)
-            stream.offset = drawn.begun
-        records, allocs, died, valid = RECORDER.end_capture()
-        sizes = _sizes(records)
-        temporary = died & sizes.keys()
-        places = [0, len(records)]
-        if valid:
-            while not self._build(records, places, temporary):
-                pass
-        temporary -= _crossing(records, places, temporary)
-        for handle, nbytes in (*allocs, *((handle, sizes[handle]) for handle in sizes.keys() - temporary)):
-            RECORDER.alloc(handle, nbytes)
-        if valid:
-            self._pinned = {handle for _, handles, _ in records for handle in handles} - temporary | {handle for handle, _ in allocs}
-            RECORDER.pin(self._pinned)
-        tensors.FREED.extend(died - temporary)
-        RECORDER.flush()
-        if not valid:
+        captured = end_capture(default(), self._drawn)
+        if not captured.valid:
             raise torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")
+        self._drawn, records = captured.drawn, captured.records
+        temporary = captured.died & captured.sizes.keys()
+        places = [0, len(records)]
+        while not self._build(records, places, temporary):
+            pass
+        temporary -= _crossing(records, places, temporary)
+        for handle, nbytes in (*captured.allocs, *((h, captured.sizes[h]) for h in captured.sizes.keys() - temporary)):
+            RECORDER.alloc(handle, nbytes)
+        self._pinned = {h for _, handles, _ in records for h in handles} - temporary | {h for h, _ in captured.allocs}
+        RECORDER.pin(self._pinned)
+        tensors.FREED.extend(captured.died - temporary)
+        RECORDER.flush()
 
     def _build(self, records: list[Record], places: list[int], temporary: set[int]) -> bool:
         """Build the programs between ``places``; False: one was too large, and ``places`` has one more."""
@@ -117,7 +141,7 @@ class Graph:
             except TooLarge:
                 places.insert(places.index(end), (start + end) // 2)
                 return False
-            self._parts.append(_Part(records[start:end], wired, built))
+            self._parts.append(Part(records[start:end], wired, built))
         return True
 
     def replay(self) -> None:

@@ -6,6 +6,7 @@ Registered above autograd, so gradients are those of the parts.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from typing import Any, Final, NoReturn
 import torch
 from torch import Tensor
 
-from wooly.device import collectives
-from wooly.device.backend import SHOWN, is_our_device
+from wooly.device import collectives, compiled
+from wooly.device.backend import BACKEND, SHOWN, is_our_device
 from wooly.device.face.api import Face, put, put_all, wrapping
 from wooly.device.graphs import Graph
 
@@ -73,11 +74,15 @@ def _compile() -> None:
     @wrapping(original)
     def compile(model: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
         global _compile_warned
+        if kwargs.get("backend") == BACKEND:
+            kwargs["backend"] = compiled.backend
         if kwargs.get("backend", "inductor") != "inductor" and not kwargs.get("disable"):
+            _hide_frames()
             return original(model, **kwargs)  # one that needs no local GPU, such as the script's own
         if not _compile_warned:
             _compile_warned = True
-            warnings.warn("torch.compile leaves code as it is on a remote device: the node compiles what it is sent", stacklevel=2)
+            text = "torch.compile leaves code as it is on a remote device: the node compiles what it is sent"
+            warnings.warn(f"{text}; backend={BACKEND!r} sends each graph as one message", stacklevel=2)
         if isinstance(model, torch.nn.Module):
             from torch._dynamo import eval_frame  # takes a second
 
@@ -86,6 +91,15 @@ def _compile() -> None:
         return (lambda function: compile(function, **kwargs)) if model is None else model
 
     put(torch, "compile", compile)
+
+
+@functools.cache
+def _hide_frames() -> None:
+    """Let dynamo compile none of the Python that kernels are made of, which runs inside of what it compiles."""
+    from torch._dynamo import trace_rules  # takes a second
+
+    for package in ("wooly", "wis", "bus_schemas"):
+        trace_rules.add(package)
 
 
 def _profiler() -> None:

@@ -1,0 +1,130 @@
+"""``torch.compile(..., backend="wooly")`` gives the bits of the same code that is not compiled, and records a form of arguments once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from wooly.device import compiled as compiled_module
+from wooly.device.graphs import Part
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> None:
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+
+
+def compiled(function: Any) -> Any:
+    return torch.compile(function, backend="wooly")
+
+
+def rows(n: int) -> Tensor:
+    return torch.arange(4.0 * n, device="cuda").view(n, 4) - 5
+
+
+def both_views(x: Tensor) -> tuple[Tensor, Tensor]:
+    doubled = x * 2
+    return doubled.t(), doubled[0]
+
+
+def changes(x: Tensor) -> Tensor:
+    x.add_(1)
+    return x.view(-1)[::2]
+
+
+def branches(x: Tensor) -> Tensor:
+    return x * 3 if x.sum() > 0 else x - 1
+
+
+def filled(x: Tensor) -> tuple[Tensor, int]:
+    empty = torch.empty_like(x)
+    empty.copy_(x + 1)
+    return empty, 7
+
+
+@pytest.mark.parametrize("function", [lambda x: (x @ x.t()).relu(), both_views, changes, branches, filled, lambda x: x[:0], lambda x: x])
+def test_results_are_those_of_the_code_as_it_is(function: Callable[[Tensor], Any]) -> None:
+    code = compiled(function)
+    for n in (3, 3, 4, 3, 1):
+        given = [rows(n), rows(n)]
+        found, want = code(given[0]), function(given[1])
+        assert type(found) is type(want)
+        for mine, its in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, want)), strict=True):
+            if isinstance(its, Tensor):
+                assert torch.equal(mine, its) and mine.stride() == its.stride() and mine.dtype == its.dtype
+            else:
+                assert mine == its
+        assert torch.equal(*given)
+
+
+def test_a_call_is_one_message_once_its_form_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+    send = Part.send
+    monkeypatch.setattr(Part, "send", lambda self, *args: (sent.append(len(self._records)), send(self, *args))[1])
+    code = compiled(lambda x: (x * 2 + 1).relu().sum(0))
+    for n in (3, 3, 5, 3):
+        code(rows(n))
+    assert sent == [4] * 4
+    recorded = []
+    record = compiled_module._recorded
+    monkeypatch.setattr(compiled_module, "_recorded", lambda graph, args: (recorded.append(1), record(graph, args))[1])
+    code(rows(3))
+    code(rows(5))
+    assert not recorded
+
+
+def test_a_training_has_the_bits_of_the_one_that_is_not_compiled() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 16), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(16), nn.Linear(16, 4)).cuda()
+    losses: list[list[float]] = []
+    for wrap in (compiled, lambda m: m):
+        torch.manual_seed(1)
+        mine = copy.deepcopy(model)
+        called = wrap(mine)
+        optimiser = torch.optim.AdamW(mine.parameters(), 1e-2)
+        losses.append([])
+        for n in (3, 4, 3, 4, 3):
+            loss = F.mse_loss(called(rows(n)), rows(n) * 0.1)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses[-1].append(loss.item())
+        losses[-1] += [p.sum().item() for p in mine.parameters()]
+    assert losses[0] == losses[1]
+
+
+def test_arguments_that_share_a_buffer_are_another_form() -> None:
+    code = compiled(lambda x, y: x * 2 + y)
+    x, y = rows(2), rows(2) + 1
+    assert torch.equal(code(x, y), x * 2 + y)
+    assert torch.equal(code(x, x), x * 3)
+    assert torch.equal(code(y, x), y * 2 + x)
+
+
+def test_numbers_belong_to_the_form_and_forms_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled_module, "FORMS_MAX", 2)
+    graph = compiled_module._Compiled(torch.fx.symbolic_trace(lambda x, k: x * k))
+    for k in (0.0, -0.0, 0.0, 4.0, 5.0):
+        assert torch.equal(graph(rows(2), k), rows(2) * k)
+        assert torch.equal(graph(rows(2), k).signbit(), (rows(2) * k).signbit())
+    assert len(graph._forms) == 2
+
+
+def test_a_tensor_of_the_cpu_is_read_at_each_call() -> None:
+    code = compiled(lambda x, k: x * k)
+    for k in (2.0, 3.0):
+        assert torch.equal(code(rows(2), torch.tensor(k)), rows(2) * k)
+
+
+def test_a_graph_that_reads_a_value_is_executed_as_it_is() -> None:
+    graph = compiled_module._Compiled(torch.fx.symbolic_trace(lambda x: x * x.sum().item()))
+    with pytest.warns(UserWarning, match="executes a graph as it is: CUDA error: operation not permitted when stream is capturing"):
+        assert torch.equal(graph(rows(2)), rows(2) * rows(2).sum())
+    assert torch.equal(graph(rows(2)), rows(2) * rows(2).sum())

@@ -1,0 +1,158 @@
+"""``torch.compile(model, backend="wooly")``: a graph of aten operations becomes one program, and a call one message.
+
+The graph is recorded once for each form of its arguments (types, shapes, strides, which of them share a buffer, and the values of numbers).
+A call names other buffers: those of its arguments, and new ones for its results. What cannot be recorded so is executed as it is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from wooly.device import tensors
+from wooly.device.backend import handle_of, is_ours, make_empty, offset_of, set_storage, storage_of
+from wooly.device.graphs import Drawn, Part, end_capture
+from wooly.device.programs import TooLarge, wire
+from wooly.device.random import default
+from wooly.device.recorder import RECORDER
+
+__all__ = ["backend"]
+
+FORMS_MAX: Final = 64
+"""Forms of arguments that are kept of one graph; it is executed as it is with any other."""
+
+
+def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """What torch.compile calls for each graph that it has found."""
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+
+    def compiled(part: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        made: Callable[..., Any] = make_boxed_func(_Compiled(part))
+        return made
+
+    result: Callable[..., Any] = aot_autograd(fw_compiler=compiled, bw_compiler=compiled)(graph, inputs)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """A tensor that a call returns: a view of the buffer that stands for ``handle``."""
+
+    handle: int
+    dtype: torch.dtype
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """A recorded graph. ``arguments``: the handle of each tensor among its arguments; ``made``: bytes of each buffer that a call makes
+    anew, and whether no record makes it. ``results``: what a call returns, tensors as _Result."""
+
+    part: Part
+    drawn: Drawn
+    arguments: tuple[int | None, ...]
+    made: dict[int, tuple[int, bool]]
+    results: tuple[Any, ...]
+    nested: bool
+
+
+class _Compiled:
+    def __init__(self, graph: torch.fx.GraphModule) -> None:
+        self._graph = graph
+        self._forms: dict[tuple[Any, ...], _Form | None] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        key = _key(args)
+        if key is None or RECORDER.capturing:
+            return self._graph(*args)
+        if key not in self._forms:
+            if len(self._forms) >= FORMS_MAX:
+                return self._graph(*args)
+            self._forms[key] = _recorded(self._graph, args)
+        form = self._forms[key]
+        return self._graph(*args) if form is None else _called(form, args)
+
+
+def _key(args: Sequence[Any]) -> tuple[Any, ...] | None:
+    """The form of arguments; None: no program stands for such."""
+    found: list[Any] = []
+    handles: list[int] = []
+    for arg in args:
+        if not isinstance(arg, Tensor):
+            found.append((type(arg), repr(arg) if isinstance(arg, float | complex) else arg))  # -0.0 is not 0.0 here
+        elif type(arg) not in (Tensor, torch.nn.Parameter) or not is_ours(arg) or arg.layout is not torch.strided:
+            return None
+        else:
+            handle = handle_of(arg)
+            place = handles.index(handle) if handle in handles else len(handles)
+            handles.append(handle)
+            found.append((arg.dtype, tuple(arg.shape), tuple(arg.stride()), offset_of(arg), place, arg.is_conj(), arg.is_neg()))
+    return tuple(found)
+
+
+def _recorded(graph: torch.fx.GraphModule, args: Sequence[Any]) -> _Form | None:
+    """Record the graph without executing it; None when that cannot be."""
+    RECORDER.begin_capture()
+    stream = default()
+    seed, begun = stream.seed, stream.offset
+    results: tuple[Any, ...] | None = None
+    nested = False
+    try:
+        with torch.no_grad():
+            returned = graph(*args)
+        nested = isinstance(returned, tuple | list)
+        results = tuple(_described(value) for value in (returned if nested else (returned,)))
+        del returned
+    except torch.AcceleratorError as error:  # a value is read
+        warnings.warn(f"torch.compile executes a graph as it is: {error}", stacklevel=2)
+    finally:
+        captured = end_capture(stream, Drawn(seed, begun))
+    if results is None or not captured.valid:
+        return None
+    outlives = {result.handle for result in results if isinstance(result, _Result)}
+    made = {handle: (nbytes, False) for handle, nbytes in captured.sizes.items() if handle in outlives}
+    made |= {handle: (nbytes, True) for handle, nbytes in captured.allocs}
+    arguments = tuple(handle_of(arg) if isinstance(arg, Tensor) else None for arg in args)
+    if captured.sizes.keys() - captured.died or outlives - {*made, *arguments}:  # something else than the results is kept, or returned
+        return None
+    wired = wire(captured.records, captured.died - outlives)
+    try:
+        part = Part(captured.records, wired, RECORDER.programs.get(wired))
+    except TooLarge:
+        return None
+    return _Form(part, captured.drawn, arguments, made, results, nested)
+
+
+def _described(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    return _Result(handle_of(value), value.dtype, offset_of(value), tuple(value.shape), tuple(value.stride()))
+
+
+def _called(form: _Form, args: Sequence[Any]) -> Any:
+    storages: dict[int, Any] = {}
+    handles: dict[int, int] = {}
+    for handle, arg in zip(form.arguments, args, strict=True):
+        if handle is not None:
+            handles[handle], storages[handle] = handle_of(arg), storage_of(arg)
+    for handle, (nbytes, allocated) in form.made.items():
+        base, handles[handle] = tensors.new_tensor(torch.uint8, (nbytes,), None, nbytes)
+        storages[handle] = storage_of(base)
+        if allocated:
+            RECORDER.alloc(handles[handle], nbytes)
+    seed, begun = default().take(form.drawn.counters)
+    form.part.send(seed, begun, form.drawn, handles)
+    results = [_tensor(value, storages) if isinstance(value, _Result) else value for value in form.results]
+    return tuple(results) if form.nested else results[0]
+
+
+def _tensor(result: _Result, storages: dict[int, Any]) -> Tensor:
+    return set_storage(make_empty((0,), result.dtype), storages[result.handle], result.offset, result.shape, result.strides)
