@@ -16,12 +16,15 @@ from tests.support.node import Node
 
 
 @contextlib.contextmanager
-def _target(options: argparse.Namespace) -> Iterator[Target]:
+def _targets(options: argparse.Namespace) -> Iterator[list[Target]]:
+    """One for each worker, with a node of its own: a node compiles one kernel at a time."""
     if not options.wire:
-        yield Target(options.backend, cut=options.cut, fusion=not options.no_fusion)
+        yield [Target(options.backend, cut=options.cut, fusion=not options.no_fusion)] * options.workers
         return
-    with tempfile.TemporaryDirectory() as folder, Node(Path(folder), WOOLY_BACKEND=options.backend) as node:
-        yield Target(options.backend, node.nats.url)
+    with contextlib.ExitStack() as stack:
+        folders = [Path(stack.enter_context(tempfile.TemporaryDirectory())) for _ in range(options.workers)]
+        nodes = [stack.enter_context(Node(folder, WOOLY_BACKEND=options.backend)) for folder in folders]
+        yield [Target(options.backend, node.nats.url) for node in nodes]
 
 
 def _print(failure: Failure) -> None:
@@ -43,8 +46,8 @@ def main() -> int:
     options.wire = options.wire and not (options.cut or options.no_fusion)
     first = options.seed if options.seed is not None else time.time_ns() % (1 << 40)
     print(f"seeds {first} to {first + options.programs - 1}", flush=True)
-    with _target(options) as target:
-        result = run(target, range(first, first + options.programs), n_workers=options.workers, shrunk_max=options.shrink, report=_print)
+    with _targets(options) as targets:
+        result = run(targets, range(first, first + options.programs), shrunk_max=options.shrink, report=_print)
     print(result.summary())
     if options.publish:
         publish(result, f"python -m tests.programs --programs {options.programs} --seed {first} --backend {options.backend}")

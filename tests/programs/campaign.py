@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -51,11 +51,11 @@ class Result:
 
 
 def run(
-    target: Target, seeds: Iterable[int], *, n_workers: int = 1, shrunk_max: int = 20, report: Callable[[Failure], None] | None = None
+    targets: Sequence[Target], seeds: Iterable[int], *, shrunk_max: int = 20, report: Callable[[Failure], None] | None = None
 ) -> Result:
-    """Run the programs of ``seeds``; the first ``shrunk_max`` failures are shrunk and given to ``report`` as they come."""
+    """Run the programs of ``seeds``, one at a time on each target. ``report`` gets failures, the first ``shrunk_max`` of them shrunk."""
     result, started = Result(), time.monotonic()
-    with Workers(target, n_workers) as workers, Workers(target) as shrinker:
+    with Workers(targets) as workers, Workers(targets[:1]) as shrinker:
         for outcome in workers.run(seeds):
             result.counts[outcome.verdict.kind] += 1
             if outcome.verdict.kind == "undecided":

@@ -10,7 +10,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -129,12 +129,12 @@ def _answer(asked: int | Program) -> Outcome:
 
 
 class Workers:
-    """A few processes on one target; a ``with`` block ends them."""
+    """A process on each target; a ``with`` block ends them."""
 
-    def __init__(self, target: Target, n_workers: int = 1) -> None:
+    def __init__(self, targets: Sequence[Target]) -> None:
         switch_on()
-        self._target = target
-        self._workers = [_Worker(target) for _ in range(n_workers)]
+        self._targets = list(targets)
+        self._workers = [_Worker(target) for target in targets]
 
     def __enter__(self) -> Self:
         return self
@@ -187,7 +187,7 @@ class Workers:
         if hangs and worker.process.pid is not None:
             os.kill(worker.process.pid, signal.SIGKILL)
         worker.end()
-        self._workers[i] = _Worker(self._target)
+        self._workers[i] = _Worker(self._targets[i])
 
     def judge(self, lines: list[str], program: Program) -> Verdict:
         """Run other lines of a program, with what is known about its names."""
