@@ -306,3 +306,13 @@ def test_cells() -> None:
             result if isinstance(result, tuple) else (result,), expected if isinstance(expected, tuple) else (expected,), strict=True
         ):
             same(ours.detach(), theirs.detach())
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_data_of_a_lazy_conjugate_and_of_a_plain_tensor_are_exchanged(device: str) -> None:
+    plain = (torch.arange(3.0) + 1j).to(device)
+    lazy = plain.conj()
+    lazy.data = plain - 1
+    assert lazy.tolist() == [-1 + 1j, 1j, 1 + 1j] and not lazy.is_conj()
+    plain.data = torch.ones(2, dtype=torch.complex64, device=device).mul(1j).conj()
+    assert plain.tolist() == [-1j, -1j] and (plain * 2).tolist() == [-2j, -2j]

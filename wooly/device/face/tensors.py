@@ -221,10 +221,10 @@ def _data() -> None:
     get, set_ = TensorBase.data.__get__, TensorBase.data.__set__
 
     def set_data(self: Tensor, value: Tensor) -> None:
-        if not isinstance(value, Tensor) or is_ours(self) == is_ours(value):
+        if isinstance(value, Tensor) and (is_ours(self) != is_ours(value) or (is_ours(self) and _reading(self) != _reading(value))):
+            _become(self, value)
+        else:
             set_(self, value)
-            return
-        _become(self, value)
 
     put(Tensor, "data", property(get, set_data, doc=TensorBase.data.__doc__))
 
@@ -241,10 +241,17 @@ def _data() -> None:
     put(torch, "_has_compatible_shallow_copy_type", has_compatible_shallow_copy_type)
 
 
-def _become(tensor: Tensor, value: Tensor) -> None:
-    """``tensor.data = value`` between the CPU and the device: the Python object stays, what it stands for is exchanged.
+def _reading(tensor: Tensor) -> tuple[bool, bool]:
+    """Is its memory read as conjugate, as negative?"""
+    keys = torch._C._dispatch_keys(tensor)  # which lazy parameters have too
+    return keys.has(torch._C.DispatchKey.Conjugate), keys.has(torch._C.DispatchKey.Negative)
 
-    torch's own assignment copies the new contents into the C++ tensor, which it does not allow between these two devices.
+
+def _become(tensor: Tensor, value: Tensor) -> None:
+    """``tensor.data = value`` between the CPU and the device, or where one of both is a lazy conjugate: the Python object stays, what it
+    stands for is exchanged.
+
+    torch's own assignment copies the new contents into the C++ tensor, which it does not allow there.
     """
     gradient = tensor.grad if tensor.is_leaf else None
     fresh = value.detach()
