@@ -179,7 +179,7 @@ class Net(nn.Module):
         self.unused = nn.Linear(2, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(torch.relu(self.up(x)))  # type: ignore[no-any-return]
+        return self.down(torch.relu(self.up(x)))  # type: ignore[no-any-return]  # modules are untyped calls
 
 
 def spread(kind: str, net: nn.Module, device: str, group: Any) -> nn.Module:
@@ -237,7 +237,7 @@ def disturbed() -> list[float]:
         if i == 1:
             Path(f"half.{RANK}").touch()
             while not Path("continue").exists():
-                time.sleep(0.01)
+                time.sleep(0.01)  # polls for the other process
     return found
 
 

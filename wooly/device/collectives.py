@@ -25,7 +25,7 @@ from torch import Tensor
 
 from wooly.device.backend import BACKEND, DEVICE, OURS, SHOWN, is_ours, library
 
-__all__ = ["available", "register", "patch"]
+__all__ = ["register", "patch"]
 
 _ONE_ROUND_BYTES: Final = 1 << 16
 """Up to so many bytes of all ranks together, every rank gets all tensors and reduces them itself: one exchange instead of two."""
@@ -40,7 +40,7 @@ _c10d: Final[Any] = getattr(torch._C, "_distributed_c10d", None)
 _registrations: Final[list[Any]] = []  # registrations last as long as these objects
 
 
-def available() -> bool:
+def _available() -> bool:
     """Was torch built with process groups and gloo?"""
     return dist.is_available() and dist.is_gloo_available()
 
@@ -128,7 +128,9 @@ def _fill(tensor: Tensor, data: Tensor) -> None:
     """Write bytes into a tensor of the device; those beyond its size are padding."""
     if tensor.numel():
         with torch.no_grad():
-            tensor.copy_(data[: _nbytes(tensor)].clone().view(tensor.dtype).reshape(tensor.shape))
+            own = data[: _nbytes(tensor)]
+            aligned = own if own.storage_offset() % tensor.element_size() == 0 else own.clone()
+            tensor.copy_(aligned.view(tensor.dtype).reshape(tensor.shape))
 
 
 def _padded(data: Tensor, nbytes: int) -> Tensor:
@@ -241,16 +243,12 @@ def _reduce(tensors: list[Tensor], group: Any, op: Any, root: int, root_tensor: 
     return _done(tensors)
 
 
-def _gather_rows(outputs: Sequence[Tensor], source: Tensor, exchange: _Exchange) -> None:
-    rows = exchange.gather_all(_padded(_bytes(source), max(map(_nbytes, outputs))))
-    for output, row in zip(outputs, rows, strict=True):
-        _fill(output, row)
-
-
 def _allgather(outputs: list[list[Tensor]], sources: list[Tensor], group: Any, async_op: bool = True, timeout: int = -1) -> Any:
     exchange = _Exchange(group, timeout)
     for several, source in zip(outputs, sources, strict=True):
-        _gather_rows(several, source, exchange)
+        rows = exchange.gather_all(_padded(_bytes(source), max(map(_nbytes, several))))
+        for output, row in zip(several, rows, strict=True):
+            _fill(output, row)
     return outputs, _done(outputs[0])
 
 
@@ -390,7 +388,7 @@ _KERNELS: Final[dict[str, Callable[..., Any]]] = {
 
 def register() -> None:
     """Register the kernels, where torch has process groups."""
-    if available():
+    if _available():
         c10d = library("c10d", "IMPL")
         _registrations.append(c10d)
         for name, kernel in _KERNELS.items():
@@ -426,7 +424,7 @@ class _FsdpWatch(MetaPathFinder):
                 execute(module)
                 self._mend(module)
 
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
         return spec
 
     def _mend(self, module: Any) -> None:
@@ -440,7 +438,7 @@ class _FsdpWatch(MetaPathFinder):
 
 def patch(put: Callable[[Any, str, Any], None]) -> None:
     """Let process groups serve the device; ``put`` replaces a name of torch's."""
-    if not available():
+    if not _available():
         return
     from torch.distributed import distributed_c10d as c10d
 
@@ -450,7 +448,7 @@ def patch(put: Callable[[Any, str, Any], None]) -> None:
     class ProcessGroupNCCL(Gloo):  # type: ignore[misc]  # pybind's class, untyped
         """What ``nccl`` is here: gloo, under that name."""
 
-        class Options(_c10d.Backend.Options):  # type: ignore[misc]
+        class Options(_c10d.Backend.Options):  # type: ignore[misc]  # as above
             """torch and its users set attributes of it; none of NCCL's has a meaning here."""
 
             def __init__(self, is_high_priority_stream: bool = False) -> None:
@@ -461,7 +459,7 @@ def patch(put: Callable[[Any, str, Any], None]) -> None:
         def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
             super().__init__(store, rank, size, options._timeout)
 
-    class BarrierOptions(_c10d.BarrierOptions):  # type: ignore[misc]
+    class BarrierOptions(_c10d.BarrierOptions):  # type: ignore[misc]  # as above
         """Of a barrier, whose tensor C++ would make on a CUDA device."""
 
         @property

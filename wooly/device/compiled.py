@@ -16,13 +16,14 @@ from torch import Tensor
 
 from wooly.device import tensors
 from wooly.device.backend import handle_of, is_ours, make_empty, offset_of, set_storage, storage_of
-from wooly.device.graphs import Drawn, Part, end_capture
+from wooly.device.graphs import Captured, Drawn, Part, end_capture
 from wooly.device.programs import TooLarge, wire
 from wooly.device.random import default
 from wooly.device.recorder import RECORDER
 
 __all__ = ["backend"]
 
+_PLAIN: Final = (bool, int, float, complex, str, type(None))
 FORMS_MAX: Final = 64
 """Forms of arguments that are kept of one graph; it is executed as it is with any other."""
 
@@ -86,8 +87,8 @@ def _key(args: Sequence[Any]) -> tuple[Any, ...] | None:
     found: list[Any] = []
     handles: list[int] = []
     for arg in args:
-        if not isinstance(arg, Tensor):
-            found.append((type(arg), repr(arg) if isinstance(arg, float | complex) else arg))  # -0.0 is not 0.0 here
+        if isinstance(arg, _PLAIN):
+            found.append((type(arg), repr(arg)))  # -0.0 is not 0.0 here
         elif type(arg) not in (Tensor, torch.nn.Parameter) or not is_ours(arg) or arg.layout is not torch.strided:
             return None
         else:
@@ -102,8 +103,8 @@ def _recorded(graph: torch.fx.GraphModule, args: Sequence[Any]) -> _Form | None:
     """Record the graph without executing it; None when that cannot be."""
     RECORDER.begin_capture()
     stream = default()
-    seed, begun = stream.seed, stream.offset
-    results: tuple[Any, ...] | None = None
+    begun = Drawn(stream.seed, stream.offset)
+    results: tuple[Any, ...] = ()
     nested = False
     try:
         with torch.no_grad():
@@ -113,22 +114,32 @@ def _recorded(graph: torch.fx.GraphModule, args: Sequence[Any]) -> _Form | None:
         del returned
     except torch.AcceleratorError as error:  # a value is read
         warnings.warn(f"torch.compile executes a graph as it is: {error}", stacklevel=2)
-    finally:
-        captured = end_capture(stream, Drawn(seed, begun))
-    if results is None or not captured.valid:
-        return None
+    except BaseException:
+        end_capture(stream, begun).discard()
+        raise
+    captured = end_capture(stream, begun)
+    form = _form(captured, results, nested, args) if captured.valid else None
+    if form is None:
+        captured.discard()
+    else:
+        tensors.FREED.extend(captured.died - captured.sizes.keys() - captured.allocs.keys())  # of others, that died meanwhile
+    return form
+
+
+def _form(captured: Captured, results: tuple[Any, ...], nested: bool, args: Sequence[Any]) -> _Form | None:
     outlives = {result.handle for result in results if isinstance(result, _Result)}
     made = {handle: (nbytes, False) for handle, nbytes in captured.sizes.items() if handle in outlives}
-    made |= {handle: (nbytes, True) for handle, nbytes in captured.allocs}
+    made |= {handle: (nbytes, True) for handle, nbytes in captured.allocs.items()}
     arguments = tuple(handle_of(arg) if isinstance(arg, Tensor) else None for arg in args)
-    if captured.sizes.keys() - captured.died or outlives - {*made, *arguments}:  # something else than the results is kept, or returned
+    kept = (captured.sizes.keys() | captured.allocs.keys()) - captured.died
+    if kept or outlives - {*made, *arguments}:  # something else than the results is kept, or returned
         return None
     wired = wire(captured.records, captured.died - outlives)
     try:
         part = Part(captured.records, wired, RECORDER.programs.get(wired))
     except TooLarge:
         return None
-    return _Form(part, captured.drawn, arguments, made, results, nested)
+    return None if part.draws_elsewhere(captured.drawn) else _Form(part, captured.drawn, arguments, made, results, nested)
 
 
 def _described(value: Any) -> Any:

@@ -8,9 +8,9 @@ CUDA graph is. A replay is one small batch: digests, handles, scalars.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -46,6 +46,15 @@ class Part:
         self._scalars = built.scalars(records)
         self._drawing = [i for i, (stencil, _, _) in enumerate(records) if stencil.rng_counters]
 
+    def draws_elsewhere(self, drawn: Drawn) -> bool:
+        """Does a record draw of another generator than the default one?"""
+        return any(self._place(i, drawn) is None for i in self._drawing)
+
+    def _place(self, i: int, drawn: Drawn) -> int | None:
+        *_, seed, offset = self._records[i][2]
+        place = int(offset.real) - drawn.begun
+        return place if seed == drawn.seed and 0 <= place < drawn.counters else None
+
     def send(self, seed: int, begun: int, drawn: Drawn, others: Mapping[int, int] | None = None) -> None:
         """Do what was recorded. Random numbers are those of ``seed`` from the offset ``begun`` on; what another generator drew is drawn
         again. ``others``: handles to take in place of those recorded."""
@@ -53,10 +62,10 @@ class Part:
         if self._drawing:
             records = list(self._records)
             for i in self._drawing:
-                stencil, handles, (*args, its_seed, its_offset) = records[i]
-                place = int(its_offset.real) - drawn.begun
-                if its_seed == drawn.seed and 0 <= place < drawn.counters:
-                    records[i] = (stencil, handles, (*args, seed, begun + place))
+                stencil, recorded, (*args, _, _) = records[i]
+                place = self._place(i, drawn)
+                if place is not None:
+                    records[i] = (stencil, recorded, (*args, seed, begun + place))
             scalars = self._built.scalars(records)
         handles = self._handles if others is None else [others.get(handle, handle) for handle in self._handles]
         RECORDER.repeat(self._built, self._wired.stencils, handles, scalars)
@@ -65,14 +74,25 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Captured:
     """What a capture has kept: records; the buffers that must exist for them, with their bytes (``allocs``), and those that the records
-    make (``sizes``); the handles that died in it. Not ``valid``: something could not be captured, and the rest is empty."""
+    make (``sizes``); the handles that died in it. Not ``valid``: something could not be captured."""
 
     valid: bool
     drawn: Drawn
-    records: list[Record] = field(default_factory=list)
-    allocs: list[tuple[int, int]] = field(default_factory=list)
-    sizes: dict[int, int] = field(default_factory=dict)
-    died: set[int] = field(default_factory=set)
+    records: list[Record]
+    allocs: dict[int, int]
+    sizes: dict[int, int]
+    died: set[int]
+
+    def settle(self, temporary: Set[int]) -> None:
+        """Make what was recorded of one piece with the node: buffers come into being but for ``temporary`` ones, and what died is freed."""
+        for handle, nbytes in (*self.allocs.items(), *((h, n) for h, n in self.sizes.items() if h not in temporary)):
+            RECORDER.alloc(handle, nbytes)
+        tensors.FREED.extend(self.died - temporary)
+        RECORDER.flush()
+
+    def discard(self) -> None:
+        """Nothing of it will be done: what is alive will be freed as any other buffer, and what has died never was."""
+        self.settle(self.died & self.sizes.keys())
 
 
 def end_capture(stream: Philox, drawn: Drawn) -> Captured:
@@ -80,14 +100,7 @@ def end_capture(stream: Philox, drawn: Drawn) -> Captured:
     if stream.seed == drawn.seed and stream.offset >= drawn.begun:  # else the captured code has seeded it, as each replay does not
         drawn, stream.offset = replace(drawn, counters=stream.offset - drawn.begun), drawn.begun
     records, allocs, died, valid = RECORDER.end_capture()
-    sizes = _sizes(records)
-    if valid:
-        return Captured(True, drawn, records, allocs, sizes, died)
-    for handle, nbytes in (*allocs, *((h, sizes[h]) for h in sizes.keys() - died)):  # what is alive will be freed as any other buffer
-        RECORDER.alloc(handle, nbytes)
-    tensors.FREED.extend(died - sizes.keys())
-    RECORDER.flush()
-    return Captured(False, drawn)
+    return Captured(valid, drawn, records, dict(allocs), _sizes(records), died)
 
 
 class Graph:
@@ -115,6 +128,7 @@ class Graph:
             raise RuntimeError("CUDAGraph::capture_end called without capture_begin")
         captured = end_capture(default(), self._drawn)
         if not captured.valid:
+            captured.discard()
             raise torch.AcceleratorError("CUDA error: operation failed due to a previous error during capture")
         self._drawn, records = captured.drawn, captured.records
         temporary = captured.died & captured.sizes.keys()
@@ -122,12 +136,9 @@ class Graph:
         while not self._build(records, places, temporary):
             pass
         temporary -= _crossing(records, places, temporary)
-        for handle, nbytes in (*captured.allocs, *((h, captured.sizes[h]) for h in captured.sizes.keys() - temporary)):
-            RECORDER.alloc(handle, nbytes)
-        self._pinned = {h for _, handles, _ in records for h in handles} - temporary | {h for h, _ in captured.allocs}
+        self._pinned = {h for _, handles, _ in records for h in handles} - temporary | captured.allocs.keys()
         RECORDER.pin(self._pinned)
-        tensors.FREED.extend(captured.died - temporary)
-        RECORDER.flush()
+        captured.settle(temporary)
 
     def _build(self, records: list[Record], places: list[int], temporary: set[int]) -> bool:
         """Build the programs between ``places``; False: one was too large, and ``places`` has one more."""

@@ -13,12 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wooly.device import compiled as compiled_module
+from wooly.device import tensors
+from wooly.device.backend import handle_of
 from wooly.device.graphs import Part
+from wooly.device.recorder import RECORDER
 
 
 @pytest.fixture(autouse=True)
 def _anew() -> None:
-    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]  # torch's
 
 
 def compiled(function: Any) -> Any:
@@ -115,6 +118,32 @@ def test_numbers_belong_to_the_form_and_forms_are_bounded(monkeypatch: pytest.Mo
         assert torch.equal(graph(rows(2), k), rows(2) * k)
         assert torch.equal(graph(rows(2), k).signbit(), (rows(2) * k).signbit())
     assert len(graph._forms) == 2
+
+
+def test_what_is_not_recorded_leaves_nothing_behind() -> None:
+    """A result that something keeps, numbers of another generator, an error in the middle: the code is executed, buffers are freed once."""
+    kept: list[Tensor] = []
+    keeping = compiled_module._Compiled(torch.fx.GraphModule({}, torch.fx.Graph()))
+    keeping._graph = lambda x: (kept.append(x * 2), kept[-1] + 1)[1]  # type: ignore[assignment]  # stands for a graph
+    for _ in range(2):
+        assert torch.equal(keeping(rows(2)), rows(2) * 2 + 1)
+    other = torch.Generator("cuda").manual_seed(5)
+    drawing = compiled_module._Compiled(torch.fx.GraphModule({}, torch.fx.Graph()))
+    drawing._graph = lambda x: x + torch.rand(2, 4, device="cuda", generator=other)  # type: ignore[assignment]  # stands for a graph
+    assert not torch.equal(drawing(rows(2)), drawing(rows(2)))
+    failing = compiled_module._Compiled(torch.fx.symbolic_trace(lambda x: (x * 2) @ x))
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        failing(rows(2))
+    kept.clear()
+    gone = rows(2)
+    dropping = compiled_module._Compiled(torch.fx.GraphModule({}, torch.fx.Graph()))
+    holder = [gone]
+    handle = handle_of(gone)
+    del gone
+    dropping._graph = lambda x: (holder.clear(), x + 1)[1]  # type: ignore[assignment]  # stands for a graph
+    dropping(rows(2))
+    torch.cuda.synchronize()  # frees what died, and nothing twice
+    assert handle not in tensors.FREED and not RECORDER.capturing
 
 
 def test_a_tensor_of_the_cpu_is_read_at_each_call() -> None:

@@ -25,7 +25,6 @@ DeviceArg = torch.device | str | int | None
 
 _ORDINAL_MAX: Final = 64
 _count = 1
-_rank: int | None = None
 _n_ranks = 1
 _own = 0
 _settled = False
@@ -33,20 +32,19 @@ _visible: tuple[int, ...] | None = None
 _shown: Final = tuple(torch.device(SHOWN, index) for index in range(_ORDINAL_MAX))
 
 
-def _launched() -> tuple[int | None, int]:
-    """The local rank that a launcher gave this process, and how many there are; None and 1: it is the only one."""
+def _launched() -> tuple[int, int]:
+    """The local rank that a launcher gave this process, and how many there are."""
     rank, ranks = os.environ.get("LOCAL_RANK", ""), os.environ.get("LOCAL_WORLD_SIZE", "")
-    if rank.isdecimal() and ranks.isdecimal() and int(rank) < int(ranks) <= _ORDINAL_MAX and int(ranks) > 1:
+    if rank.isdecimal() and ranks.isdecimal() and int(rank) < int(ranks) <= _ORDINAL_MAX:
         return int(rank), int(ranks)
-    return None, 1
+    return 0, 1
 
 
 def set_count(number: int) -> None:
     """How many devices the task has."""
-    global _count, _visible, _rank, _n_ranks, _own, _settled
+    global _count, _visible, _n_ranks, _own, _settled
     _count, _visible, _settled = number, None, False
-    _rank, _n_ranks = _launched()
-    _own = _rank or 0
+    _own, _n_ranks = _launched()
     _translated.clear()
     torch.cuda._cached_device_count = None
 
@@ -108,7 +106,7 @@ def _checked(index: int) -> int:
         _visible = _find_visible()
     if not 0 <= index < count():
         raise invalid_ordinal() if _visible else no_devices()
-    if index != _own and _rank is None:
+    if index != _own and not is_rank():
         if _settled:
             raise NotImplementedError(
                 f"cuda:{index}: this process uses cuda:{_own}, and a process uses one device; start one process a device, as torchrun does"
