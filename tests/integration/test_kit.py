@@ -19,7 +19,7 @@ from bus_schemas.events import Event, TaskStateChanged
 from services.kit.bus import Bus, connect
 from services.kit.errors import BusRefused, BusUnavailable, Conflict, StartError
 from services.kit.nats_server import NatsServer
-from tests.support.node import DEADLINE_S, until, until_async
+from tests.support.node import DEADLINE_S, history, until, until_async
 from tests.support.stack import ROOT
 
 
@@ -160,19 +160,6 @@ class TestPublish:
                 return False  # asked while it was away
 
         run(body())
-
-
-async def history(bus: Bus, from_position: int = 1) -> list[Event]:
-    replay = bus.replay(subjects.EVENTS_STREAM, from_position)
-    end = await replay.history_end()
-    out: list[Event] = []
-    if end >= from_position:
-        async for position, events in replay:
-            out += events
-            if position >= end:
-                break
-    await replay.close()
-    return out
 
 
 class TestReplay:

@@ -83,15 +83,16 @@ async def asked(bus: Bus, subject: str, data: bytes, kind: type[T]) -> T:
     return msgspec.msgpack.decode(await bus.request(subject, data, DEADLINE_S), type=kind)
 
 
-async def history(bus: Bus) -> list[Event]:
+async def history(bus: Bus, from_position: int = 1) -> list[Event]:
     """Every fact in the log now, in order."""
-    replay = bus.replay()
+    replay = bus.replay(subjects.EVENTS_STREAM, from_position)
     end = await replay.history_end()
     out: list[Event] = []
-    async for position, events in replay:
-        out += events
-        if position >= end:
-            break
+    if end >= from_position:
+        async for position, events in replay:
+            out += events
+            if position >= end:
+                break
     await replay.close()
     return out
 

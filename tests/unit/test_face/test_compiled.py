@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from wooly.device import compiled as compiled_module
-from wooly.device import tensors
 from wooly.device.backend import handle_of
 from wooly.device.graphs import Part
 from wooly.device.recorder import RECORDER
@@ -120,7 +119,7 @@ def test_numbers_belong_to_the_form_and_forms_are_bounded(monkeypatch: pytest.Mo
     assert len(graph._forms) == 2
 
 
-def test_what_is_not_recorded_leaves_nothing_behind() -> None:
+def test_what_is_not_recorded_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A result that something keeps, numbers of another generator, an error in the middle: the code is executed, buffers are freed once."""
     kept: list[Tensor] = []
     keeping = compiled_module._Compiled(torch.fx.GraphModule({}, torch.fx.Graph()))
@@ -141,9 +140,12 @@ def test_what_is_not_recorded_leaves_nothing_behind() -> None:
     handle = handle_of(gone)
     del gone
     dropping._graph = lambda x: (holder.clear(), x + 1)[1]  # type: ignore[assignment]  # stands for a graph
+    freed: list[int] = []
+    send = RECORDER._send
+    monkeypatch.setattr(RECORDER, "_send", lambda *args: (freed.extend(args[3]), send(*args))[1])
     dropping(rows(2))
-    torch.cuda.synchronize()  # frees what died, and nothing twice
-    assert handle not in tensors.FREED and not RECORDER.capturing
+    torch.cuda.synchronize()
+    assert freed.count(handle) == 1 and not RECORDER.capturing
 
 
 def test_a_tensor_of_the_cpu_is_read_at_each_call() -> None:
