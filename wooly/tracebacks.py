@@ -14,7 +14,7 @@ from typing import Final
 
 __all__ = ["install", "without_our_frames"]
 
-_OURS: Final = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<wooly")
+_OURS: Final = (os.path.dirname(os.path.abspath(__file__)) + os.sep,)
 _LIBRARIES: Final = (*(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")), "<frozen")
 _SHOWN_TO_USERS: Final = (RuntimeError, IndexError, ValueError, OSError)
 """What this package raises for a mistake of the script. Other classes may be a fault of ours: their frames are needed."""

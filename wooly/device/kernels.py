@@ -7,6 +7,7 @@ calls.py. Python source is generated because a loop over arguments, testing each
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any, Final
@@ -126,7 +127,7 @@ def _compiled(source: str) -> CodeType:
     """The code of the function that ``source`` defines; kernels of like signature share it."""
     code = _codes.get(source)
     if code is None:
-        module = compile(source, "<wooly kernel>", "exec")
+        module = compile(source, f"{os.path.abspath(__file__)}: generated", "exec")  # in our folder, where dynamo compiles nothing
         code = _codes[source] = next(c for c in module.co_consts if isinstance(c, CodeType))
     return code
 

@@ -350,7 +350,7 @@ def stats() -> dict[str, Any]:
 _HERE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH: Final = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _LIBRARIES: Final = (os.path.dirname(os.path.dirname(_TORCH)) + os.sep, sysconfig.get_path("stdlib") + os.sep)
-_INTERNAL: Final = (_HERE, _TORCH, "<wooly", "<frozen")
+_INTERNAL: Final = (_HERE, _TORCH, "<frozen")
 
 
 def user_line() -> str:

@@ -102,6 +102,30 @@ def test_a_training_has_the_bits_of_the_one_that_is_not_compiled() -> None:
     assert losses[0] == losses[1]
 
 
+class Recurrent(nn.Module):
+    """torch leaves recurrent layers out of graphs, so they run between two of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent, self.out = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.recurrent(x * 2)[0])  # type: ignore[no-any-return]  # modules are untyped calls
+
+
+def test_layers_outside_of_graphs_and_statistics_kept_in_buffers() -> None:
+    torch.manual_seed(0)
+    convolutional = nn.Sequential(nn.Unflatten(0, (1, 2, -1)), nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3), nn.ReLU())
+    for model, x in ((Recurrent(), rows(3)[None]), (convolutional, rows(4))):
+        plain = copy.deepcopy(model.cuda())
+        for _ in range(3):
+            for called in (compiled(model), plain):
+                called(x).square().sum().backward()
+        for mine, its in zip((*model.parameters(), *model.buffers()), (*plain.parameters(), *plain.buffers()), strict=True):
+            assert torch.equal(mine, its) and (mine.grad is None) == (its.grad is None)
+            assert mine.grad is None or torch.equal(mine.grad, its.grad)
+
+
 def test_arguments_that_share_a_buffer_are_another_form() -> None:
     code = compiled(lambda x, y: x * 2 + y)
     x, y = rows(2), rows(2) + 1
