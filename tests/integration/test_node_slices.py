@@ -14,7 +14,19 @@ from bus_schemas import faults, subjects
 from bus_schemas.events import DeviceAccounted, SessionOpenedFact, UsageRecorded
 from bus_schemas.journal import DISPATCH, VRAM
 from bus_schemas.session import OpenSession, SessionOpened
-from scheduler.dispatch import BatchArrived, ConfigChanged, Launch, LaunchFinished, LaunchStopped, Preempt, Record, decode_journal, verify
+from scheduler.dispatch import (
+    BatchArrived,
+    ConfigChanged,
+    Launch,
+    LaunchFinished,
+    LaunchStopped,
+    Preempt,
+    Record,
+    decode_journal,
+    fairness_bound,
+    verify,
+)
+from scheduler.dispatch.fair import virtual
 from services.kit.bus import Bus
 from tests.support.executor import chain_of
 from tests.support.journals import segments
@@ -117,37 +129,45 @@ def test_equal_priorities_share_by_weight(node: Node) -> None:
     light, heavy = (ready(node, LONG, prio=2, weight=weight) for weight in (100, 300))
     before = node.stats().batches_received
     with node.executor_held():
-        tickets = [session.submit(LONG.flush([1])) for _ in range(4) for session in (light, heavy)]
+        tickets = [session.submit(LONG.flush([1])) for _ in range(8) for session in (light, heavy)]
         until(lambda: node.stats().batches_received == before + len(tickets), "the batches of both are there")
-    for session, ticket in zip((light, heavy) * 4, tickets, strict=True):
+    for session, ticket in zip((light, heavy) * 8, tickets, strict=True):
         session.wait(ticket)
-    assert (content(light) == expected(4)).all()
-    assert (content(heavy) == expected(4)).all()
+    assert (content(light) == expected(8)).all()
+    assert (content(heavy) == expected(8)).all()
     node.stop_server()
     found = records(node)
     verify(found)
-    names = (light.info.session, heavy.info.session)
+    config = next(r.stimulus.config for r in found if isinstance(r.stimulus, ConfigChanged))
+    weights = {light.info.session: 100, heavy.info.session: 300}
     last = {
-        name: max(r.stimulus.seq for r in found if isinstance(r.stimulus, BatchArrived) and r.stimulus.session == name) for name in names
+        name: max(r.stimulus.seq for r in found if isinstance(r.stimulus, BatchArrived) and r.stimulus.session == name) for name in weights
     }
     begin = next(
         at
         for at, r in enumerate(found)
-        if isinstance(r.stimulus, BatchArrived) and (r.stimulus.session, r.stimulus.seq) == (names[1], last[names[1]] - 4)
+        if isinstance(r.stimulus, BatchArrived)
+        and (r.stimulus.session, r.stimulus.seq) == (heavy.info.session, last[heavy.info.session] - 8)
     )
-    served, turns = dict.fromkeys(names, 0), 0
+    served, largest, turns = dict.fromkeys(weights, 0), dict.fromkeys(weights, 0), 0
     before = ""
     for record in found[begin:]:
+        for decision in record.decisions:
+            if isinstance(decision, Launch):
+                largest[decision.session] = max(largest[decision.session], decision.limit_ns)
         s = record.stimulus
         if not isinstance(s, LaunchStopped | LaunchFinished) or not s.wall_ns:
             continue
         served[s.session] += s.core_ns
+        largest[s.session] = max(largest[s.session], s.core_ns)
         turns += s.session != before
         before = s.session
         if isinstance(s, LaunchFinished) and s.seq == last[s.session] - 1:
             break  # the first of the two has no more to do
     assert turns > 10, "they interleave"
-    assert 2.4 < served[names[1]] / served[names[0]] < 3.7
+    assert served[heavy.info.session] > served[light.info.session]
+    apart = abs(virtual(served[light.info.session], 100) - virtual(served[heavy.info.session], 300))
+    assert apart <= fairness_bound((*largest.values(),), (*weights.values(),), config.in_flight_max)
 
 
 def test_a_paced_session_leaves_the_device_idle(node: Node) -> None:
