@@ -188,6 +188,10 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     vram_grows: bool = False
     """The submission named no VRAM: ``vram_bytes`` is the default of the tier or the cluster, by which the task is placed, and its sessions
     have no quota but the device."""
+    reservation: bool = False
+    """An outside scheduler holds it for a job: it keeps its place between sessions, until a TaskStateChanged ends it."""
+    start_lease_ms: int = 0
+    """Time without a session, since its placement or its last session, after which it fails (0: the cluster's)."""
 
 
 class Considered(msgspec.Struct, array_like=True, frozen=True):

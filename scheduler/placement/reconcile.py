@@ -17,7 +17,7 @@ from scheduler.errors import StimulusError
 from scheduler.placement.decide import explain
 from scheduler.placement.state import Measured, SessionView, TaskView
 from scheduler.placement.states import CANCELLED_BY, REASON_NEVER_STARTED, REASON_RESTARTED, Phase
-from scheduler.placement.view import CUT_RESTARTED, FAILED, QUEUED, STARTED, ClusterView
+from scheduler.placement.view import CUT_RESTARTED, FAILED, QUEUED, STARTED, ClusterView, released
 
 __all__ = [
     "Heard", "Clock", "LivenessConfig", "Liveness", "overdue_tasks", "LOAD_STEP_PERCENT", "cancelled_by", "sessions_to_end",
@@ -86,13 +86,13 @@ class Liveness:
 
 
 def overdue_tasks(view: ClusterView, unix_ns: int, start_lease_ms: int) -> list[TaskStateChanged]:
-    """Placed tasks for which no session opened within ``start_lease_ms``, and started ones whose node restarted as long ago without taking
-    their sessions up again: they fail, and give their VRAM back. By task id."""
-    limit_ns = unix_ns - start_lease_ms * 1_000_000
+    """Placed tasks for which no session opened within ``start_lease_ms`` (or within their own), and started ones whose node restarted as
+    long ago without taking their sessions up again: they fail, and give their VRAM back. By task id."""
     out: list[TaskStateChanged] = []
     for task in view.live_tasks():
         name = task.submitted.task
-        if task.state == QUEUED and task.placed is not None and task.placed.at_ns < limit_ns:
+        limit_ns = unix_ns - (task.submitted.start_lease_ms or start_lease_ms) * 1_000_000
+        if task.state == QUEUED and task.placed is not None and max(task.placed.at_ns, task.idle_from_ns) < limit_ns:
             out.append(TaskStateChanged(unix_ns, name, FAILED, REASON_NEVER_STARTED))
         elif task.state == STARTED and task.sessions and all(_given_up(view, session, limit_ns) for session in task.sessions):
             out.append(TaskStateChanged(unix_ns, name, FAILED, REASON_RESTARTED))
@@ -129,13 +129,15 @@ LOAD_STEP_PERCENT: Final = 5
 
 
 def sessions_to_end(view: ClusterView) -> list[SessionView]:
-    """Open sessions of cancelled and displaced tasks on nodes that are here, by id."""
+    """Open sessions of cancelled and displaced tasks, and of released reservations, on nodes that are here, by id."""
     return [view.sessions[name] for name in sorted(view.to_end) if _here(view, view.sessions[name])]
 
 
 def cancelled_by(view: ClusterView, task: str) -> str:
-    """Who cancelled a task; empty when the log does not say."""
+    """Who or what ended a task; empty when the log does not say."""
     reason = view.tasks[task].reason
+    if released(view.tasks[task]):
+        return "the release of its reservation"
     return reason.removeprefix(CANCELLED_BY) if reason.startswith(CANCELLED_BY) else ""
 
 

@@ -126,6 +126,8 @@ class TaskView:
     expected: bool = False
     #: The last placement or refusal.
     decision: TaskPlaced | TaskRefused | None = None
+    #: When the last session of a reservation closed; 0: none has.
+    idle_from_ns: int = 0
     #: Ids of its open sessions.
     sessions: set[str] = field(default_factory=set)
     #: The current one, 0-4.

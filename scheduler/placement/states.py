@@ -41,7 +41,7 @@ class Phase(StrEnum):
 
     #: Submitted, and not placed, or not any more.
     WAITING = "waiting"
-    #: Placed: it holds its VRAM there; no session of it has opened.
+    #: Placed: it holds its VRAM there; no session of it has opened, or, of a reservation, is open.
     PLACED = "placed"
     #: A session of it opened.
     STARTED = "started"
@@ -70,6 +70,7 @@ TRANSITIONS: Final = frozenset(
         (Phase.STARTED, Phase.CANCELLED),
         (Phase.STARTED, Phase.LOST),
         (Phase.STARTED, Phase.WAITING),  # it was displaced: it is to run elsewhere
+        (Phase.STARTED, Phase.PLACED),  # a reservation between two sessions
         (Phase.FAILED, Phase.WAITING),  # the same, after its node was lost
         (Phase.LOST, Phase.STARTED),  # another session of the same task
         (Phase.FAILED, Phase.STARTED),  # its node came back, or a session opened late

@@ -85,7 +85,7 @@ from scheduler.placement.states import (
 __all__ = [
     "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "LOST", "STATES", "LIVE", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL",
     "OVERCOMMIT_NODE", "DRAINED", "REASON_NODE_LOST", "CUT_LOST", "CUT_RESTARTED", "SessionView", "TaskView", "NodeView", "GroupView",
-    "Reservation", "Measured", "ClusterView", "cut_off",
+    "Reservation", "Measured", "ClusterView", "cut_off", "released",
 ]  # fmt: skip
 
 
@@ -277,7 +277,7 @@ class ClusterView(ClusterState):
                 task.outcome = None
             task.sessions.add(event.session)
             self._touch(task)
-            if not lost:
+            if not lost and not released(task):
                 self._asked(task, STARTED, "", event.at_ns)
             self._follow_task(task, event.session)
 
@@ -319,9 +319,22 @@ class ClusterView(ClusterState):
             return
         if not failed and session.cut_off == CUT_LOST and cut_off(task):
             self._transition(task, Phase.STARTED, at_ns)  # its node was only cut off, and it ran to its end there
-        if task.phase is Phase.STARTED:
+        if task.phase is Phase.STARTED and task.submitted.reservation:
+            self._keep(task, fact.node, at_ns)
+        elif task.phase is Phase.STARTED:
             state, why = state_after(task.outcome, failed, reason)
             self._transition(task, Phase(state), at_ns, why)
+
+    def _keep(self, task: TaskView, node: str, at_ns: int) -> None:
+        """The last session of a reservation has closed: it keeps its place, unless it is to leave it, or its node is lost."""
+        if task.leaving is not None:
+            self._wait_again(task, at_ns)
+            return
+        task.idle_from_ns = at_ns
+        self._transition(task, Phase.PLACED, at_ns)
+        known = self.nodes.get(node)
+        if known is None or known.lost is not None:
+            self._displace(task, REASON_NODE_LOST, at_ns)
 
     def _has_left(self, task: TaskView) -> bool:
         """Whether a task that runs has nothing any more on the node that it leaves, and a client that continues elsewhere. Not when its
@@ -356,7 +369,8 @@ class ClusterView(ClusterState):
         """Whether the node still needs a command about this session: end it, or change its priority."""
         session = self.sessions[name]
         leaving = task.leaving is not None and task.leaving.node == session.fact.node and task.phase is Phase.STARTED
-        (self.to_end.add if task.state == CANCELLED or session.given_up or leaving else self.to_end.discard)(name)
+        ends = task.state == CANCELLED or released(task) or session.given_up or leaving
+        (self.to_end.add if ends else self.to_end.discard)(name)
         behind = task.live and task.priority_changed and session.priority != task.priority and not session.given_up
         (self.to_reprioritise.add if behind else self.to_reprioritise.discard)(name)
 
@@ -584,6 +598,11 @@ class ClusterView(ClusterState):
             placed is not None and placed.node == fact.node and fact.gpu in placed.gpus
             and placed.node in self.nodes and fact.task in self.nodes[placed.node].tasks
         )  # fmt: skip
+
+
+def released(task: TaskView) -> bool:
+    """Is it a reservation that is over? It starts no more, and sessions of it are ended."""
+    return task.submitted.reservation and not task.live and not cut_off(task)
 
 
 def cut_off(task: TaskView) -> bool:

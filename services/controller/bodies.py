@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from bus_schemas.events import TaskSubmitted
 from bus_schemas.limits import TITLE_CHARS_MAX
@@ -53,8 +54,8 @@ def values_of(kind: type[T], body: msgspec.Struct) -> T:
     return kind(**{name: value for name, value in given if value is not UNSET})
 
 
-class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A task to place."""
+class _Wish(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What a task asks for."""
 
     required_vram_mb: (
         Annotated[int, Meta(ge=1, le=1 << 30, description="VRAM on each of its GPUs, in MiB; left out: a default, which may grow")] | None
@@ -113,7 +114,27 @@ class TaskBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         )
 
 
-class RunBody(TaskBody, forbid_unknown_fields=True, frozen=True, kw_only=True):
+class TaskBody(_Wish, forbid_unknown_fields=True, frozen=True):
+    """A task to place."""
+
+    reservation: Annotated[bool, Meta(description="an outside scheduler holds it for a job: it keeps its place until it is released")] = (
+        False
+    )
+    start_lease_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=7 * 86_400_000,
+            description="time without a session, since its placement or its last session, after which it fails; 0: the cluster's",
+        ),
+    ] = 0
+
+    def submitted(self, at_ns: int, own_tenant: str, defaults: Defaults) -> TaskSubmitted:
+        fact = super().submitted(at_ns, own_tenant, defaults)
+        return replace(fact, reservation=self.reservation, start_lease_ms=self.start_lease_ms)
+
+
+class RunBody(_Wish, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """A task to place, and the script that a runner executes for it."""
 
     script: Annotated[str, Meta(min_length=1, max_length=SCRIPT_BYTES_MAX, description="the text of a Python program, 256 KiB at most")]
@@ -170,6 +191,13 @@ class PriorityBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What may be changed of a task."""
 
     priority: Annotated[int, Meta(ge=0, le=4, description="0 is highest")]
+
+
+class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """How the job of a reservation ended."""
+
+    failed: bool = False
+    reason: Annotated[str, Meta(max_length=TITLE_CHARS_MAX, pattern=TITLE_PATTERN, description="shown with the task")] = ""
 
 
 class MoveBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -37,6 +37,7 @@ from scheduler.placement import (
 )
 from scheduler.placement.reconcile import cancelled_by, leaving_tasks
 from scheduler.placement.states import CANCELLED
+from scheduler.placement.view import released
 from services.controller.errors import LogUnreadable
 from services.controller.log_projection import LogProjection
 from services.controller.metrics import Gauges
@@ -211,7 +212,8 @@ def node_requests(view: ClusterView) -> list[NodeRequest]:
     displaced: dict[tuple[str, str, int], list[str]] = {}
     for session in sessions_to_end(view):
         fact = session.fact
-        if view.tasks[fact.task].state == CANCELLED:
+        ended = view.tasks[fact.task]
+        if ended.state == CANCELLED or released(ended):
             found.add(NodeRequest(fact.node, fact.task, by=cancelled_by(view, fact.task)))
         else:
             displaced.setdefault((fact.node, fact.task, 0 if session.given_up else _LEAVE_MS), []).append(fact.session)

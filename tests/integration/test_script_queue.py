@@ -8,6 +8,7 @@ import pty
 import re
 import signal
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.command import command_in
 from tests.support.node import until
 from tests.support.script import Script, task_called, tasks_of
 from tests.support.stack import EmbeddedStack
@@ -156,3 +158,51 @@ def test_a_task_that_cannot_be_taken_up_is_named(stack: EmbeddedStack, name: str
         post(stack, "/api/v1/tasks/over/cancel")
     with Script(stack, "late", CODE, WOOLY, "run", WOOLY_TASK_ID=name) as script:
         assert script.end() == 2 and says in script.error
+
+
+def test_a_reservation_serves_a_jobs_scripts_one_after_another(stack: EmbeddedStack, tmp_path: Path) -> None:
+    """``wooly reserve`` waits for the place, each script of the job uses it, and ``wooly release`` ends it with what still runs on it."""
+    wooly, where = command_in(tmp_path), {"CONTROLLER_URL": stack.addresses["controller"]}
+    reserve = ("reserve", "--id", "job-1", "--required-vram", "64", "--exclusive", "--title", "job", "--term", "600")
+    with device_taken(stack):
+        waits = wooly(*reserve, **where)
+        assert (waits.returncode, waits.stdout) == (75, ""), waits.stderr
+        assert waits.stderr.startswith("wooly: waiting for a place: number 1 of 1; 1 device held exclusively by another task")
+    held = wooly(*reserve, "--wait", "60", **where)
+    assert held.returncode == 0, held.stderr
+    printed = dict(line.split("=", 1) for line in held.stdout.splitlines())
+    assert printed == {"WOOLY_TASK_ID": "job-1", **where}
+    variables = {"WOOLY_TASK_ID": printed["WOOLY_TASK_ID"]}
+    for name in ("first", "second"):
+        with Script(stack, name, CODE, **variables) as script:
+            assert script.end() == 0, script.error
+        task = task_called(stack, "job", lambda task: not task["sessions"])
+        assert (task["state"], task["reservation"], task["node"] is not None, task["outcome"]) == ("queued", True, True, None)
+        with Script(stack, "other", CODE, WOOLY, "run", REQUIRED_VRAM="64") as other:
+            assert other.end() == 2 and "held exclusively by another task" in other.error, "the reservation keeps its device"
+    with Script(stack, "orphan", CODE + "import time\ntime.sleep(300)\n", **variables) as orphan:
+        orphan.prints("3.0")
+        assert wooly("release", "job-1", "--failed", "--reason", "node failure", **where).stdout == "job-1 failed\n"
+        task = task_called(stack, "job", lambda task: not task["sessions"])
+        assert (task["state"], task["reason"]) == ("failed", "node failure")
+        orphan.signal(signal.SIGKILL)
+        orphan.end()
+    again = wooly("release", "job-1", **where)
+    assert (again.returncode, again.stdout) == (0, "job-1 failed\n")
+    gone = wooly(*reserve, **where)
+    assert (gone.returncode, gone.stdout) == (1, "") and "reservation job-1 is failed: node failure" in gone.stderr
+    with Script(stack, "late", CODE, WOOLY, "run", **variables) as late:
+        assert late.end() == 2 and "task job-1 is failed: node failure; submit a new one" in late.error
+
+
+def test_a_reservation_that_has_no_session_for_its_term_is_over(stack: EmbeddedStack, tmp_path: Path) -> None:
+    wooly, where = command_in(tmp_path), {"CONTROLLER_URL": stack.addresses["controller"]}
+    assert (
+        wooly("reserve", "--id", "idle", "--required-vram", "64", "--term", "1", "--title", "idle", "--wait", "60", **where).returncode == 0
+    )
+    task = task_called(stack, "idle", lambda task: task["state"] == "failed")
+    assert task["reason"] == "no session opened in time"
+    with pytest.raises(urllib.error.HTTPError, match="409"):
+        post(stack, "/api/v1/tasks", {"id": "plain", "required_vram_mb": 64, "title": "plain"})
+        post(stack, "/api/v1/tasks/plain/release", {})
+    post(stack, "/api/v1/tasks/plain/cancel")

@@ -116,6 +116,7 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("GET", "/api/v1/tasks/{task:str}"): Route("task.read", of="task"),
     ("PATCH", "/api/v1/tasks/{task:str}"): Route("task.prioritise", of="task", body={"priority": 3}),
     ("POST", "/api/v1/tasks/{task:str}/cancel"): Route("task.cancel", of="task"),
+    ("POST", "/api/v1/tasks/{task:str}/release"): Route("task.cancel", of="task", body={}),
     ("POST", "/api/v1/tasks/{task:str}/move"): Route("task.move", of="task", body={}),
     ("POST", "/api/v1/tasks/{task:str}/resume"): Route("task.submit", of="task"),
     ("GET", "/api/v1/tasks/{task:str}/waiting"): Route("task.read", of="task"),

@@ -125,7 +125,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class Task(msgspec.Struct, frozen=True):
     """``state``: queued, started, completed, failed or cancelled. ``priority``: 0 (highest) to 4. ``outcome`` None: it is not
-    over, or no client reported it. ``vram_grows``: it may get more memory than ``required_vram_mb``."""
+    over, or no client reported it. ``vram_grows``: it may get more memory than ``required_vram_mb``. ``reservation``: it keeps its place
+    between sessions, until it is released."""
 
     id: str
     tenant: str
@@ -142,6 +143,8 @@ class Task(msgspec.Struct, frozen=True):
     noswap: bool
     queue: bool
     queue_timeout_ms: int
+    reservation: bool
+    start_lease_ms: int
     weight: int
     sla_ms_p99: int
     pace_percent: int

@@ -99,9 +99,12 @@ class Client:
         weight: int = 100,
         sla_ms_p99: int = 0,
         pace_percent: int = 0,
+        reservation: bool = False,
+        start_lease_ms: int = 0,
     ) -> Task:
         """Reserve memory on a device for a task; a script started with its id uses the reservation. ``required_vram_mb``
-        and ``priority`` None: the defaults of the cluster and of the tier. ``queue``: wait when nothing fits."""
+        and ``priority`` None: the defaults of the cluster and of the tier. ``queue``: wait when nothing fits. ``reservation``: it keeps
+        its place between scripts until ``release``, or until it has had no session for ``start_lease_ms`` (0: the cluster's)."""
         body = {name: value for name, value in locals().items() if name != "self"}
         return self._send("POST", "tasks", Task, body)
 
@@ -161,6 +164,10 @@ class Client:
 
     def cancel(self, task: str, *, revision: int | None = None) -> Task:
         return self._send("POST", f"tasks/{_part(task)}/cancel", Task, revision=revision)
+
+    def release(self, task: str, *, failed: bool = False, reason: str = "") -> Task:
+        """End a reservation, as completed or failed; one that is over stays as it is."""
+        return self._send("POST", f"tasks/{_part(task)}/release", Task, {"failed": failed, "reason": reason})
 
     def move(self, task: str, to: str = "", *, revision: int | None = None) -> Task:
         """Have it run on node ``to``; empty: on any other one."""

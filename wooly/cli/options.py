@@ -11,7 +11,7 @@ from wooly import config as configuration
 from wooly.cli.group import CommandError
 from wooly.config import KEYS
 
-__all__ = ["config_flags", "given_flags", "nats_flag", "controller_flag", "billing_flag", "json_flag"]
+__all__ = ["config_flags", "given_flags", "nats_flag", "controller_flag", "billing_flag", "json_flag", "task_body", "task_flags"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,3 +63,37 @@ def _address_flag(flag: str, variable: str, default: str, what: str) -> Callable
 
 controller_flag: Final = _address_flag("--controller", "CONTROLLER_URL", f"CONTROLLER_URL, else {_CONTROLLER_DEFAULT}", "controller")
 billing_flag: Final = _address_flag("--billing", "WOOLY_BILLING_URL", "WOOLY_BILLING_URL, else the controller", "billing service")
+
+_TASK: Final = (
+    click.option(
+        "--required-vram", type=click.IntRange(1), metavar="MB", help="Device memory on each GPU, in MiB (default: the cluster's)."
+    ),
+    click.option("--prio", type=click.IntRange(0, 4), help="Priority, 0 is highest (default: the middle of what the tier allows)."),
+    click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Devices, all on one node."),
+    click.option("--exclusive", is_flag=True, help="No other task on its devices."),
+    click.option("--noswap", is_flag=True, help="Never swap its memory out."),
+    click.option("--group", "groups", multiple=True, help="Only nodes of this group; may be given again."),
+    click.option("--tenant", default="", help="The tenant that owns the task (default: your own)."),
+    click.option("--title", default="", help="Name of the task in lists (default: the name of its script)."),
+)
+
+
+def task_flags(function: F) -> F:
+    """A flag for each thing that a task asks for."""
+    for option in reversed(_TASK):
+        function = option(function)
+    return function
+
+
+def task_body(options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a submission by the values of ``task_flags``."""
+    body = {
+        "required_vram_mb": options["required_vram"],
+        "priority": options["prio"],
+        "gpu_count": options["gpus"],
+        "gpu_mode": "Exclusive" if options["exclusive"] else "Shared",
+        "noswap": options["noswap"],
+        "groups": list(options["groups"]),
+        "title": options["title"],
+    }
+    return {**body, **({"tenant": options["tenant"]} if options["tenant"] else {})}

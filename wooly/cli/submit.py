@@ -13,7 +13,7 @@ import click
 from bus_schemas.texts import printable
 from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json, send_json
-from wooly.cli.options import controller_flag, json_flag
+from wooly.cli.options import controller_flag, json_flag, task_body, task_flags
 from wooly.cli.output import print_json
 
 __all__ = ["logs", "submit"]
@@ -28,14 +28,7 @@ _UNKNOWN: Final = 1
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--required-vram", type=click.IntRange(1), metavar="MB", help="Device memory on each GPU, in MiB (default: the cluster's).")
-@click.option("--prio", type=click.IntRange(0, 4), help="Priority, 0 is highest (default: the middle of what the tier allows).")
-@click.option("--gpus", type=click.IntRange(1, 64), default=1, show_default=True, help="Devices, all on one node.")
-@click.option("--exclusive", is_flag=True, help="No other task on its devices.")
-@click.option("--noswap", is_flag=True, help="Never swap its memory out.")
-@click.option("--group", "groups", multiple=True, help="Only nodes of this group; may be given again.")
-@click.option("--tenant", default="", help="The tenant that owns the task (default: your own).")
-@click.option("--title", default="", help="Name of the task in lists (default: the file's name).")
+@task_flags
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="A variable of the script; may be given again. No secrets.")
 @click.option("--wall", "wall_s", type=click.IntRange(1, 604_800), default=86_400, show_default=True, help="Seconds it may run.")
 @click.option("--ram", "ram_mb", type=click.IntRange(0), default=0, metavar="MB", help="Limit of its address space in MiB (default: none).")
@@ -84,25 +77,18 @@ def _body(script: str, arguments: tuple[str, ...], options: dict[str, Any]) -> d
         if not sign:
             raise CommandError(f"--env {text!r} has no value; write NAME=VALUE")
         variables[name] = value
-    body = {
+    return {
+        **task_body(options),
         "script": _text_of(script),
         "name": os.path.basename(script),
         "arguments": list(arguments),
         "environment": variables,
-        "required_vram_mb": options["required_vram"],
-        "priority": options["prio"],
-        "gpu_count": options["gpus"],
-        "gpu_mode": "Exclusive" if options["exclusive"] else "Shared",
-        "noswap": options["noswap"],
-        "groups": list(options["groups"]),
-        "title": options["title"],
         "wall_limit_s": options["wall_s"],
         "ram_limit_mb": options["ram_mb"],
         "queue_timeout_ms": 1000 * options["queue_s"],
         "runner": options["runner"],
         "webhook": options["webhook"],
     }
-    return {**body, **({"tenant": options["tenant"]} if options["tenant"] else {})}
 
 
 def _text_of(script: str) -> str:

@@ -11,8 +11,8 @@ from scheduler.placement import TaskView
 from scheduler.placement.feasible import beyond_every_device
 from scheduler.placement.reconcile import fits_elsewhere
 from scheduler.placement.state import default_priority, default_vram_bytes
-from scheduler.placement.states import CANCELLED, CANCELLED_BY, STARTED
-from scheduler.placement.view import cut_off
+from scheduler.placement.states import CANCELLED, CANCELLED_BY, COMPLETED, FAILED, STARTED
+from scheduler.placement.view import cut_off, released
 from services.controller.errors import Invalid, OutOfState, TaskImpossible
 from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
@@ -104,6 +104,19 @@ class TaskActions:
             return TaskStateChanged(time.time_ns(), view.submitted.task, CANCELLED, f"{CANCELLED_BY}{by.identity.name}")
 
         return await self._change(by, "task.cancel", task, revision, "", change)
+
+    async def release(self, by: Caller, task: str, *, failed: bool, reason: str) -> TaskView:
+        """End a reservation: its memory is free, and what still runs on it is ended. Of one that is over: nothing.
+        Raises OutOfState for another kind of task."""
+
+        def change(view: TaskView) -> Event | None:
+            if not view.submitted.reservation:
+                raise OutOfState(f"task {view.submitted.task} is not a reservation: it ends with its script, or is cancelled")
+            if released(view):
+                return None
+            return TaskStateChanged(time.time_ns(), view.submitted.task, FAILED if failed else COMPLETED, reason)
+
+        return await self._change(by, "task.cancel", task, None, "released", change)
 
     async def set_priority(self, by: Caller, task: str, priority: int, *, revision: int | None = None) -> TaskView:
         """Give it another priority (0-4), waiting or running. Raises OutOfState when it is over, Invalid above the tier's ceiling."""

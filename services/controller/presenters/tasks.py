@@ -127,6 +127,8 @@ def task_answer(view: ClusterView, task: TaskView, shown: Shown = everyone) -> J
         "noswap": said.noswap,
         "queue": said.queue,
         "queue_timeout_ms": said.queue_timeout_ms,
+        "reservation": said.reservation,
+        "start_lease_ms": said.start_lease_ms,
         "weight": said.weight,
         "sla_ms_p99": said.sla_ms_p99,
         "pace_percent": said.pace_percent,

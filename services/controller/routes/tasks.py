@@ -12,7 +12,7 @@ from litestar.params import Parameter
 
 from bus_schemas.events import TaskRefused
 from scheduler.placement import TaskView, why_waiting
-from services.controller.bodies import MoveBody, PriorityBody, RunBody, TaskBody
+from services.controller.bodies import MoveBody, PriorityBody, ReleaseBody, RunBody, TaskBody
 from services.controller.errors import Invalid, NotThere, OutOfState
 from services.controller.identity import caller_of
 from services.controller.lookup import find_node, task_revision
@@ -137,6 +137,15 @@ async def cancel_task(request: Ask, task: TaskId, if_match: Revision = None) -> 
     """Idempotent: a task that is already cancelled is returned as it is. 409 if it has ended in another way."""
     parts = parts_of(request)
     return answer_of(request, await parts.tasks.cancel(caller_of(request), task, revision=revision_of(if_match)))
+
+
+@post(
+    "/api/v1/tasks/{task:str}/release", status_code=200, summary="Release a reservation", action="task.cancel", responses=problems(404, 409)
+)
+async def release_task(request: Ask, task: TaskId, data: ReleaseBody) -> Json:
+    """Idempotent: one that is over is returned as it is. 409 for a task that is not a reservation."""
+    parts = parts_of(request)
+    return answer_of(request, await parts.tasks.release(caller_of(request), task, failed=data.failed, reason=data.reason))
 
 
 @post(
@@ -277,6 +286,6 @@ async def log(
     return {"text": part.text, "next": part.next, "ended": part.ended, "run": None if state is None else run_answer(state)}
 
 
-TASKS: Final = [tasks, task, waiting, waits, timeline, post_task, patch_task, cancel_task, move_task, resume_task]
+TASKS: Final = [tasks, task, waiting, waits, timeline, post_task, patch_task, cancel_task, release_task, move_task, resume_task]
 PLACEMENTS: Final = [placements, placement, query_placement]
 RUNS: Final = [post_run, log]

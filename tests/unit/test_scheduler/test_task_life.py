@@ -12,6 +12,7 @@ from bus_schemas.events import (
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
+    TaskDisplaced,
     TaskPlaced,
     TaskRefused,
     TaskStateChanged,
@@ -19,6 +20,7 @@ from bus_schemas.events import (
 )
 from scheduler.errors import IllegalTransition
 from scheduler.placement import ClusterView
+from scheduler.placement.reconcile import cancelled_by, overdue_tasks, sessions_to_end
 from scheduler.placement.states import STATES, STORY_MAX, TRANSITIONS, Phase
 from tests.support.placement_histories import busy, live
 
@@ -26,6 +28,7 @@ WAITING, PLACED, STARTED, COMPLETED, FAILED, CANCELLED, LOST = Phase
 NODE = NodeRegistered(1, "n", "n", "", 1, (DeviceFact(0, "d", "host", 8, 1 << 30),))
 QUEUE = TaskSubmitted(2, "t", "acme", 2, 1 << 20, queue=True)
 ONCE = TaskSubmitted(2, "t", "acme", 2, 1 << 20)
+KEPT = TaskSubmitted(2, "t", "acme", 2, 1 << 20, queue=True, reservation=True, start_lease_ms=1)
 PLACE = TaskPlaced(3, "t", "n", (0,), (), (), 0)
 REFUSE = TaskRefused(3, "t", (), 0)
 OPEN = SessionOpenedFact(4, "s", "acme", "t", "n", 0, 2, 0)
@@ -63,6 +66,12 @@ def after(*events: Event) -> ClusterView:
         ((QUEUE, says("cancelled"), PLACE, OPEN, says("completed")), [WAITING, CANCELLED]),
         ((QUEUE, PLACE, says("queued"), says("waiting"), says("placed"), says("no word")), [WAITING, PLACED]),
         ((QUEUE, PLACE, OPEN, says("lost"), says("failed"), OPEN), [WAITING, PLACED, STARTED, LOST]),
+        ((KEPT, PLACE, OPEN, CLOSE, OPEN, CLOSE), [WAITING, PLACED, STARTED, PLACED, STARTED, PLACED]),
+        ((KEPT, PLACE, OPEN, CLOSE, says("completed"), OPEN), [WAITING, PLACED, STARTED, PLACED, COMPLETED]),
+        ((KEPT, PLACE, OPEN, says("failed"), CLOSE), [WAITING, PLACED, STARTED, FAILED]),
+        ((KEPT, PLACE, OPEN, CLOSE, SILENT), [WAITING, PLACED, STARTED, PLACED, WAITING]),
+        ((KEPT, PLACE, OPEN, SILENT, CLOSE), [WAITING, PLACED, STARTED, FAILED, STARTED, PLACED, WAITING]),
+        ((KEPT, PLACE, OPEN, TaskDisplaced(5, "t", "n", False), CLOSE), [WAITING, PLACED, STARTED, WAITING]),
     ],
 )
 def test_facts_take_a_task_through_these_phases(events: tuple[Event, ...], phases: list[Phase]) -> None:
@@ -101,3 +110,27 @@ def test_the_story_is_bounded_and_made_of_legal_steps() -> None:
     taken = {(old, new) for seed in range(60) for task in live(busy(seed))[0].tasks.values() for _, old, new in task.story}
     assert taken <= TRANSITIONS
     assert len(taken) > 9, taken
+
+
+def test_a_reservation_is_overdue_after_its_own_term_without_a_session() -> None:
+    """The term runs from its placement, then from the end of its last session, and not while one is open."""
+    for events, from_ns in (((KEPT, PLACE), 3), ((KEPT, PLACE, OPEN, CLOSE), 5)):
+        view = after(*events)
+        assert overdue_tasks(view, from_ns + 1_000_000, 10_000) == []
+        (late,) = overdue_tasks(view, from_ns + 1_000_001, 10_000)
+        view.apply(9, late)
+        assert (view.tasks["t"].state, view.tasks["t"].reason) == ("failed", "no session opened in time")
+    assert overdue_tasks(after(KEPT, PLACE, OPEN), 1 << 60, 10_000) == []
+    assert overdue_tasks(after(QUEUE, PLACE), 3 + 1_000_001, 10_000) == []
+
+
+def test_sessions_of_a_released_reservation_are_ended() -> None:
+    view = after(KEPT, PLACE, OPEN)
+    assert sessions_to_end(view) == []
+    view.apply(9, says("completed"))
+    assert [session.fact.session for session in sessions_to_end(view)] == ["s"]
+    assert cancelled_by(view, "t") == "the release of its reservation"
+    view.apply(10, CLOSE)
+    assert sessions_to_end(view) == [] and view.tasks["t"].state == "completed"
+    late = after(KEPT, PLACE, says("completed"), OPEN)
+    assert [session.fact.session for session in sessions_to_end(late)] == ["s"]
