@@ -11,7 +11,8 @@ It looks at nothing but the log: measurements are in it as LoadObserved, waiting
 
 Utilization says whether the device runs at all times, starvation whether work queues for it: a device that is busy but never short of
 room to run (80 % utilized, 0 % starved) is a better place than one where launches wait. The VRAM term spreads tasks between
-measurements, the last term keeps those of equal or higher priority apart. Ties are broken by node id, then gpu index.
+measurements, the last term keeps those of equal or higher priority apart. With the setting PACK both are 100 less what they were: of two
+devices with the same load the fuller one is taken, so that whole devices stay free. Ties are broken by node id, then gpu index.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from bus_schemas.events import Considered, TaskPlaced, TaskRefused, TaskSubmitte
 from scheduler.errors import ReplayMismatch
 from scheduler.placement import columns as col
 from scheduler.placement import reasons as why
-from scheduler.placement.columns import Columns, Ints
+from scheduler.placement.columns import Ints
 from scheduler.placement.feasible import Refusal, capacity_of_row, refuse_cluster, refuse_count, refuse_device, refuse_node, refuse_reserved
 from scheduler.placement.order import kept_from, known_task, next_reservation, priority_of
 from scheduler.placement.reasons import GPU_COUNT
-from scheduler.placement.states import PRIORITY_MAX
+from scheduler.placement.states import PACK, PRIORITY_MAX
 from scheduler.placement.survey import CODES, FITS, NODE_REFUSED, Survey, survey
 from scheduler.placement.view import ClusterView
 
@@ -45,8 +46,9 @@ _ROOM_BESIDE: Final = np.array([100 // (1 + rivals) for rivals in range(101)], n
 _WEIGHTS: Final = tuple(WEIGHTS.values())
 
 
-def parts(columns: Columns, rows: Ints, priority: int, need_bytes: int) -> Ints:
+def parts(view: ClusterView, rows: Ints, priority: int, need_bytes: int) -> Ints:
     """The parts of the scores of ``rows`` for a task of ``priority`` that needs ``need_bytes`` and fits there: one row a part."""
+    columns = view.columns
     device = columns.devices
     out = np.empty((len(PARTS), len(rows)), np.int64)
     for part, column in enumerate((col.UTILIZATION, col.STARVATION)):
@@ -58,6 +60,8 @@ def parts(columns: Columns, rows: Ints, priority: int, need_bytes: int) -> Ints:
     for level in range(min(priority, PRIORITY_MAX) + 1):
         rivals += device[col.HOLDERS + level].take(rows)
     out[3] = _ROOM_BESIDE.take(np.minimum(rivals, 100))
+    if view.setting(PACK):
+        out[2:] = 100 - out[2:]
     return out
 
 
@@ -158,7 +162,7 @@ def _decide(view: ClusterView, task: TaskSubmitted, at_ns: int, *, full: bool) -
         )
     kept = kept_from(view, task, at_ns)
     found = survey(view, task, kept)
-    made_of = parts(view.columns, found.fits, priority_of(view, task), found.need)
+    made_of = parts(view, found.fits, priority_of(view, task), found.need)
     score = scores(made_of)
     node, chosen = _choose(found, score, task.gpu_count)
     best = _best(found, score, chosen, full)
@@ -310,7 +314,7 @@ def _all_considered(view: ClusterView, task: TaskSubmitted) -> tuple[Considered,
     """Every device of a node that is not refused as a whole; with parts where the device itself would do."""
     found, columns = survey(view, task, {}), view.columns
     rows = np.flatnonzero(found.code != NODE_REFUSED)
-    made_of = parts(columns, rows, priority_of(view, task), found.need)
+    made_of = parts(view, rows, priority_of(view, task), found.need)
     out = []
     for at, row in enumerate(rows.tolist()):
         device = columns.devices[:, row].tolist()

@@ -16,7 +16,7 @@ from scheduler.vram.overcommit import PERCENT_MAX
 __all__ = [
     "PRIORITY_MAX", "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "LOST", "STATES", "LIVE", "Phase", "TRANSITIONS", "REPORTED",
     "STORY_MAX", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL", "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS",
-    "QUEUE_RESERVATIONS", "DEFAULT_VRAM_MB", "GLOBAL_LIMITS", "NODE_LIMITS", "DEFAULTS", "DISPLACED_WAIT_MS", "REASON_NODE_LOST",
+    "QUEUE_RESERVATIONS", "DEFAULT_VRAM_MB", "PACK", "GLOBAL_LIMITS", "NODE_LIMITS", "DEFAULTS", "DISPLACED_WAIT_MS", "REASON_NODE_LOST",
     "REASON_CLIENT_LOST", "REASON_FAULT", "REASON_DISPLACED", "REASON_NO_FIT", "REASON_QUEUE_TIMEOUT", "REASON_NEVER_STARTED",
     "REASON_RESTARTED", "REASON_SESSION_REUSED", "CANCELLED_BY", "CUT_LOST", "CUT_RESTARTED", "decisive", "state_after",
 ]  # fmt: skip
@@ -99,6 +99,9 @@ QUEUE_RESERVATIONS: Final = "queue_reservations_max"
 DEFAULT_VRAM_MB: Final = "default_vram_mb"
 """Global: the VRAM in MiB by which a task is placed that names none, a quarter of the largest device at most; 0: tasks must name it."""
 
+PACK: Final = "pack"
+"""Global: 1: prefer devices that hold more (best fit); 0: those that hold less."""
+
 _DAY_MS: Final = 86_400_000
 GLOBAL_LIMITS: Final = {
     OVERCOMMIT_GLOBAL: PERCENT_MAX,
@@ -106,10 +109,18 @@ GLOBAL_LIMITS: Final = {
     QUEUE_PROTECT_MS: 7 * _DAY_MS,
     QUEUE_RESERVATIONS: 10_000,
     DEFAULT_VRAM_MB: 1 << 26,
+    PACK: 1,
 }
 """The largest value of each global key; the smallest is 0."""
 NODE_LIMITS: Final = {OVERCOMMIT_NODE: PERCENT_MAX, DRAINED: 1}
-DEFAULTS: Final = {OVERCOMMIT_GLOBAL: 0, QUEUE_AGE_MS: 600_000, QUEUE_PROTECT_MS: 300_000, QUEUE_RESERVATIONS: 32, DEFAULT_VRAM_MB: 4096}
+DEFAULTS: Final = {
+    OVERCOMMIT_GLOBAL: 0,
+    QUEUE_AGE_MS: 600_000,
+    QUEUE_PROTECT_MS: 300_000,
+    QUEUE_RESERVATIONS: 32,
+    DEFAULT_VRAM_MB: 4096,
+    PACK: 0,
+}
 """What holds where neither the log's global value nor the environment says otherwise."""
 
 DISPLACED_WAIT_MS: Final = _DAY_MS

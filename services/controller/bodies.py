@@ -16,7 +16,15 @@ from bus_schemas.events import TaskSubmitted
 from bus_schemas.limits import TITLE_CHARS_MAX
 from bus_schemas.runs import SCRIPT_BYTES_MAX, RunScript
 from bus_schemas.texts import TITLE_PATTERN
-from scheduler.placement.states import DEFAULT_VRAM_MB, GLOBAL_LIMITS, OVERCOMMIT_GLOBAL, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
+from scheduler.placement.states import (
+    DEFAULT_VRAM_MB,
+    GLOBAL_LIMITS,
+    OVERCOMMIT_GLOBAL,
+    PACK,
+    QUEUE_AGE_MS,
+    QUEUE_PROTECT_MS,
+    QUEUE_RESERVATIONS,
+)
 from scheduler.vram import PERCENT_MAX
 from services.controller.webhook import URL_CHARS_MAX
 from services.kit.access.checker import PASSWORD_MAX
@@ -250,11 +258,19 @@ class ConfigBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         | None
     ) = UNSET
 
+    pack: (
+        Annotated[
+            int, Meta(ge=0, le=1, description="1: prefer devices that hold more, so that whole ones stay free; 0: those that hold less")
+        ]
+        | UnsetType
+        | None
+    ) = UNSET
+
     def changes(self) -> dict[str, int | None]:
         """What to set; None unsets."""
         named = {OVERCOMMIT_GLOBAL: self.default_vram_overcommit_percent, QUEUE_AGE_MS: self.queue_age_ms,
                  QUEUE_PROTECT_MS: self.queue_protect_ms, QUEUE_RESERVATIONS: self.queue_reservations_max,
-                 DEFAULT_VRAM_MB: self.default_vram_mb}  # fmt: skip
+                 DEFAULT_VRAM_MB: self.default_vram_mb, PACK: self.pack}  # fmt: skip
         return {key: value for key, value in named.items() if not isinstance(value, UnsetType)}
 
 

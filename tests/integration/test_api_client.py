@@ -127,8 +127,8 @@ def use(client: Client) -> None:
     assert client.node("node-a").name == "node-a-name" and client.nodes(group="nights").total == 0
     seen = client.telemetry().items[0]
     assert (seen.node, seen.running[0].task, seen.running[0].core_ns) == ("node-a", f"{HOME}-task", 7) and seen.at.tzinfo is not None
-    config = client.configure(20, queue_age_ms=1000, queue_protect_ms=2000, queue_reservations_max=3, default_vram_mb=64)
-    assert (config.default_vram_overcommit_percent, config.source, config.default_vram_mb) == (20, "stored", 64)
+    config = client.configure(20, queue_age_ms=1000, queue_protect_ms=2000, queue_reservations_max=3, default_vram_mb=64, pack=1)
+    assert (config.default_vram_overcommit_percent, config.source, config.default_vram_mb, config.pack) == (20, "stored", 64, 1)
     kept = client.configure(None, queue_age_ms=None, queue_protect_ms=None, default_vram_mb=None, revision=config.revision)
     assert client.config() == kept and (kept.queue_age_ms, kept.queue_reservations_max, kept.default_vram_mb) == (600_000, 3, 4096)
     assert client.create_group("night", title="Night", nodes=("node-a",)).own_nodes == ["node-a"]

@@ -131,6 +131,7 @@ def test_overcommit_precedence_is_node_then_stored_then_environment(plane: Plane
         "queue_protect_ms": 300_000,
         "queue_reservations_max": 32,
         "default_vram_mb": 4096,
+        "pack": 0,
         "revision": 0,
     }
     assert schedulable() == 10 * 1024

@@ -77,6 +77,7 @@ facts = st.one_of(
     st.builds(ConfigChanged, now, st.just("global"), st.just("queue_age_ms"), st.sampled_from([None, 0, 1, 4])),
     st.builds(ConfigChanged, now, st.just("global"), st.just("queue_protect_ms"), st.sampled_from([None, 0, 1, 5])),
     st.builds(ConfigChanged, now, st.just("global"), st.just("queue_reservations_max"), st.sampled_from([None, 0, 1, 2])),
+    st.builds(ConfigChanged, now, st.just("global"), st.just("pack"), st.sampled_from([None, 0, 1])),
 )  # fmt: skip
 roomy = st.lists(st.integers(4, 16).map(lambda number: number * MIB), min_size=1, max_size=3).map(
     lambda sizes: tuple(DeviceFact(i, "d", "host", 8, size) for i, size in enumerate(sizes))
@@ -138,6 +139,7 @@ def _now_and_then(draw: Random, number: int) -> Event:
         ConfigChanged(1, node, "overcommit_vram_percent", draw.choice([None, 0, 50, 200])),
         ConfigChanged(1, node, "drained", draw.choice([None, None, 1])),
         ConfigChanged(1, "global", "queue_reservations_max", draw.choice([None, 1, 2])),
+        ConfigChanged(1, "global", "pack", draw.choice([None, 0, 1])),
     ]
     return draw.choice(rare)
 

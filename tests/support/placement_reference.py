@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bus_schemas.events import DeviceFact, TaskSubmitted
 from scheduler.placement import ClusterView, TaskView
 from scheduler.placement.feasible import Capacity, Refusal, refuse_cluster, refuse_count, refuse_device, refuse_node, refuse_reserved
-from scheduler.placement.states import QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
+from scheduler.placement.states import PACK, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
 
 MS = 1_000_000
 Device = tuple[str, int]
@@ -124,12 +124,10 @@ def _parts(view: ClusterView, wish: TaskSubmitted, name: str, device: DeviceFact
     now, here = view.measured(name, device.index), room(view, name, device)
     left = max(0, here.free_bytes - wish.vram_bytes)
     rivals = sum(1 for other in here.priorities if other <= priority)
-    return (
-        100 - min(100, max(0, now.utilization_percent)),
-        100 - min(100, max(0, now.starvation_percent)),
-        100 * left // here.schedulable_bytes if here.schedulable_bytes else 0,
-        100 // (1 + rivals),
-    )
+    free, alone = 100 * left // here.schedulable_bytes if here.schedulable_bytes else 0, 100 // (1 + rivals)
+    if view.setting(PACK):
+        free, alone = 100 - free, 100 - alone
+    return 100 - min(100, max(0, now.utilization_percent)), 100 - min(100, max(0, now.starvation_percent)), free, alone
 
 
 def _missing(view: ClusterView, task: TaskView, name: str, device: DeviceFact) -> int | None:

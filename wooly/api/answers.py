@@ -256,7 +256,8 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class ClusterConfig(msgspec.Struct, frozen=True):
-    """The values in force. ``source``: of the overcommit: stored, environment or default. ``default_vram_mb`` 0: tasks must name it."""
+    """The values in force. ``source``: of the overcommit: stored, environment or default. ``default_vram_mb`` 0: tasks must name it.
+    ``pack`` 1: placement prefers devices that hold more."""
 
     default_vram_overcommit_percent: int
     source: str
@@ -264,6 +265,7 @@ class ClusterConfig(msgspec.Struct, frozen=True):
     queue_protect_ms: int
     queue_reservations_max: int
     default_vram_mb: int
+    pack: int
     revision: int
 
 

@@ -242,6 +242,7 @@ class Client:
         queue_protect_ms: int | UnsetType | None = UNSET,
         queue_reservations_max: int | UnsetType | None = UNSET,
         default_vram_mb: int | UnsetType | None = UNSET,
+        pack: int | UnsetType | None = UNSET,
         revision: int | None = None,
     ) -> ClusterConfig:
         """Change the cluster's configuration. None: the controller's environment or default; what is not given stays."""

@@ -13,6 +13,7 @@ from scheduler.placement.states import (
     GLOBAL,
     GLOBAL_LIMITS,
     OVERCOMMIT_GLOBAL,
+    PACK,
     QUEUE_AGE_MS,
     QUEUE_PROTECT_MS,
     QUEUE_RESERVATIONS,
@@ -49,6 +50,8 @@ SETTINGS: Final = (
     (QUEUE_RESERVATIONS, "Most reservations", "tasks", 1, "At most so many tasks have devices reserved at one time."),
     (DEFAULT_VRAM_MB, "Default VRAM of a task", "MiB", 1,
      "For a task that requests none; it may grow beyond. At most a quarter of the largest device. 0: every task must request VRAM."),
+    (PACK, "Pack tasks", "", 1,
+     "1: of equally busy devices the fuller one is taken; whole devices stay free. 0: the emptier one; tasks run faster."),
 )  # fmt: skip
 
 

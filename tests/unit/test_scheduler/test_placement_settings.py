@@ -26,6 +26,7 @@ def test_global_settings_have_these_names_and_limits() -> None:
         "queue_protect_ms": WEEK_MS,
         "queue_reservations_max": 10_000,
         "default_vram_mb": BYTES_MAX // MIB,
+        "pack": 1,
     }
     assert NODE_LIMITS == {"overcommit_vram_percent": 1000, "drained": 1}
 
@@ -37,6 +38,7 @@ def test_each_default_is_within_its_limit() -> None:
         "queue_protect_ms": 300_000,
         "queue_reservations_max": 32,
         "default_vram_mb": 4096,
+        "pack": 0,
     }
     assert all(0 <= DEFAULTS[key] <= most for key, most in GLOBAL_LIMITS.items())
 
