@@ -192,6 +192,10 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     """An outside scheduler holds it for a job: it keeps its place between sessions, until a TaskStateChanged ends it."""
     start_lease_ms: int = 0
     """Time without a session, since its placement or its last session, after which it fails (0: the cluster's)."""
+    gang: str = ""
+    """It is placed together with the tenant's other tasks of this gang, or not at all; empty: it is in none."""
+    gang_size: int = 0
+    """How many tasks the gang has."""
 
 
 class Considered(msgspec.Struct, array_like=True, frozen=True):

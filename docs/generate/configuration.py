@@ -16,6 +16,8 @@ FOREIGN: Final = {
     "CUDA_LAUNCH_BLOCKING": "1 sends every operation at once, so that the line that an error names is exact. For debugging.",
     "LOCAL_RANK": "Set by launchers such as torchrun: the number of the process's one device (docs/how-to/distributed.md).",
     "LOCAL_WORLD_SIZE": "Set by launchers such as torchrun: how many devices the process sees.",
+    "WORLD_SIZE": "Set by launchers such as torchrun, with `MASTER_ADDR`, `MASTER_PORT`, `TORCHELASTIC_RUN_ID` and "
+    "`TORCHELASTIC_RESTART_COUNT`: the ranks that wait for their places together.",
     "CUDA_VISIBLE_DEVICES": "Empty or starting with a negative number: the script sees no device. Otherwise as for CUDA.",
     "OTEL_EXPORTER_OTLP_ENDPOINT": "The OpenTelemetry collector that the client sends its traces to. Not set: no traces.",
     "OTEL_TRACES_SAMPLER_ARG": "The part of the batches that is traced, from 0 to 1.",

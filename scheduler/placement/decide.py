@@ -17,6 +17,7 @@ devices with the same load the fuller one is taken, so that whole devices stay f
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import copy
 from dataclasses import dataclass
 from typing import Final
@@ -27,9 +28,9 @@ from bus_schemas.events import Considered, TaskPlaced, TaskRefused, TaskSubmitte
 from scheduler.errors import ReplayMismatch
 from scheduler.placement import columns as col
 from scheduler.placement import reasons as why
-from scheduler.placement.columns import Ints
+from scheduler.placement.columns import Hold, Ints
 from scheduler.placement.feasible import Refusal, capacity_of_row, refuse_cluster, refuse_count, refuse_device, refuse_node, refuse_reserved
-from scheduler.placement.order import kept_from, known_task, next_reservation, priority_of
+from scheduler.placement.order import kept_from, known_task, next_reservation, priority_of, rank
 from scheduler.placement.reasons import GPU_COUNT
 from scheduler.placement.states import PACK, PRIORITY_MAX
 from scheduler.placement.survey import CODES, FITS, NODE_REFUSED, Survey, survey
@@ -165,26 +166,59 @@ def _decide(view: ClusterView, task: TaskSubmitted, at_ns: int, *, full: bool) -
     made_of = parts(view, found.fits, priority_of(view, task), found.need)
     score = scores(made_of)
     node, chosen = _choose(found, score, task.gpu_count)
+    alone = _refuse_alone(view, task, at_ns) if chosen and task.gang else None
+    if alone is not None:
+        node, chosen = "", []
     best = _best(found, score, chosen, full)
     counts = found.counts()
     reserved = None
     waiting = known_task(view, task)
-    if not chosen and waiting is not None and waiting.waiting:
+    if not chosen and waiting is not None and waiting.waiting and (alone is None or alone[2] != why.GANG_INCOMPLETE):
         reserved = next_reservation(view, waiting, at_ns, found)
+    refusals, refused = _refusals(view, task, found, counts, kept, None if full else EXAMPLES), Counter(counts)
+    if alone is not None:
+        refusals, refused = (alone, *refusals), Counter({**counts, alone[2]: 1})
     return Decision(
         at_ns=at_ns,
         task=task.task,
         node=node,
         gpus=tuple(int(view.columns.devices[col.GPU, found.fits[at]]) for at in chosen),
         scores=tuple((*_device(found, int(found.fits[at])), int(score[at])) for at in best),
-        refusals=_refusals(view, task, found, counts, kept, None if full else EXAMPLES),
+        refusals=refusals,
         considered=tuple(_considered(found, at, made_of) for at in best),
         position=view.position,
         candidates=len(found.fits),
-        refused=tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
+        refused=tuple(sorted(refused.items(), key=lambda item: (-item[1], item[0]))),
         reserved_node=reserved.node if reserved is not None else "",
         reserved_gpus=reserved.gpus if reserved is not None else (),
     )
+
+
+def _refuse_alone(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Refusal | None:
+    """Why a member of a gang that fits must not be placed before the others; None: all of them fit, one after the other in their order. One
+    that was placed before, or is only asked about, goes alone."""
+    known = known_task(view, task)
+    if known is None or known.hosts:
+        return None
+    live = len(view.gangs[task.tenant, task.gang])
+    if live < task.gang_size:
+        detail = f"{live} of the {task.gang_size} tasks of gang {task.gang} are submitted"
+        return ("", why.NODE_WIDE, why.GANG_INCOMPLETE, detail)
+    then = copy(view)
+    then.columns = copy(view.columns)
+    then.columns.devices = view.columns.devices.copy()
+    members = sorted(view.gang_waiting(task), key=lambda member: rank(view, member, at_ns))
+    for number, member in enumerate(members):
+        wish = member.submitted
+        found = survey(then, wish, kept_from(view, wish, at_ns))
+        _, chosen = _choose(found, scores(parts(then, found.fits, member.priority, found.need)), wish.gpu_count)
+        if not chosen:
+            detail = f"{number} of the {len(members)} tasks of gang {task.gang} that wait fit now"
+            return ("", why.NODE_WIDE, why.GANG_SHORT, detail)
+        hold = Hold.of("", 0, wish.vram_bytes, noswap=wish.noswap, exclusive=wish.exclusive, priority=member.priority)
+        for at in chosen:
+            then.columns.hold(int(found.fits[at]), 1, hold.nbytes, hold.noswap_bytes, hold.exclusive, hold.priority)
+    return None
 
 
 def _choose(found: Survey, score: Ints, gpu_count: int) -> tuple[str, list[int]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from bus_schemas.events import TaskPlaced, TaskStateChanged
 from scheduler.placement.decide import Decision, decide
 from scheduler.placement.order import MS, in_order, next_rise_ns, protected_from_ns
+from scheduler.placement.reasons import GANG
 from scheduler.placement.state import Shape, TaskView
 from scheduler.placement.states import DISPLACED_WAIT_MS, FAILED, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, REASON_QUEUE_TIMEOUT
 from scheduler.placement.survey import Freed
@@ -35,13 +36,22 @@ class QueueMemory:
         if self.view is not view or self.changes != view.changes or (self.due_ns is not None and at_ns >= self.due_ns):
             return None
         if self.frees == view.holdings.frees:
-            return set(view.untold)
+            return _with_gangs(view, view.untold | view.begun)
         holders = set(view.reservations.values())
-        names = view.untold | holders
+        names = view.untold | view.begun | holders
         if len(holders) < view.setting(QUEUE_RESERVATIONS):  # it may be less now that is missing there for the first time
             names |= {name for name in view.queue if may_reserve(view, view.tasks[name], at_ns)}
         freed = Freed(view, view.holdings.freed_since(self.frees))
-        return names.union(*(alike for shape, alike in view.shapes.items() if freed.may_fit(shape)))
+        return _with_gangs(view, names.union(*(alike for shape, alike in view.shapes.items() if freed.may_fit(shape))))
+
+
+def _with_gangs(view: ClusterView, names: set[str]) -> set[str]:
+    """These waiting tasks, and those that wait for one of them."""
+    out = set(names)
+    if view.gangs:
+        for task in (view.tasks[name].submitted for name in names):
+            out.update(member.submitted.task for member in view.gang_waiting(task) if task.gang)
+    return out
 
 
 def may_reserve(view: ClusterView, task: TaskView, at_ns: int) -> bool:
@@ -64,14 +74,14 @@ def queue_decisions(view: ClusterView, at_ns: int, memory: QueueMemory | None = 
         order = in_order(view, view.queue if some is None else some, at_ns)
         changes, frees = view.changes, view.holdings.frees
         hopeless = _Hopeless((changes, frees), view.setting(QUEUE_PROTECT_MS) * MS)
-        for task in order:
+        for task in _gangs_whole(view, order, at_ns, last):
             if task.waiting:
                 hopeless.keep_while((view.changes, view.holdings.frees))
                 decision = _decide_unless_hopeless(view, task, at_ns, hopeless)
                 if decision is not None and worth_telling(task, decision):
                     yield decision
-            if task.submitted.task == last:
-                return
+        if last:
+            return
         if view.changes == changes:
             break
         some = None
@@ -79,6 +89,23 @@ def queue_decisions(view: ClusterView, at_ns: int, memory: QueueMemory | None = 
     if some is not None:
         due = min((at for at in (memory.due_ns, due) if at is not None), default=None)
     memory.view, memory.changes, memory.frees, memory.due_ns = view, changes, frees, due
+
+
+def _gangs_whole(view: ClusterView, order: list[TaskView], at_ns: int, last: str) -> Iterator[TaskView]:
+    """``order`` up to task ``last`` (empty: to its end); when a member of a gang is placed, the other ones come before the rest."""
+    seen: set[str] = set()
+
+    def rest() -> Iterator[TaskView]:
+        new = view.begun - seen
+        seen.update(new)
+        yield from in_order(view, new, at_ns) if new else ()
+
+    yield from rest()
+    for task in order:
+        yield task
+        yield from rest()
+        if task.submitted.task == last:
+            return
 
 
 @dataclass(slots=True)
@@ -89,6 +116,8 @@ class _Hopeless:
     protect_ns: int
     unfitting: set[Shape] = field(default_factory=set)
     unreservable: set[Shape] = field(default_factory=set)
+    #: gangs of which a member was refused although it fits
+    gangs: set[tuple[str, str]] = field(default_factory=set)
     reserved: int = -1
     slots: bool = False
     """Whether one more may reserve, while ``reserved`` devices are."""
@@ -98,6 +127,7 @@ class _Hopeless:
             self.changes = changes
             self.unfitting.clear()
             self.unreservable.clear()
+            self.gangs.clear()
 
     def may_reserve(self, view: ClusterView, task: TaskView, at_ns: int) -> bool:
         """Whether a decision now could give a task other devices than it has reserved."""
@@ -115,10 +145,13 @@ class _Hopeless:
 
 def _decide_unless_hopeless(view: ClusterView, task: TaskView, at_ns: int, hopeless: _Hopeless) -> Decision | None:
     shape, wants = task.shape, hopeless.may_reserve(view, task, at_ns)
-    if shape in hopeless.unfitting and task.submitted.task not in view.untold and not wants:
+    gang = (task.submitted.tenant, task.submitted.gang)
+    if (shape in hopeless.unfitting or gang in hopeless.gangs) and task.submitted.task not in view.untold and not wants:
         return None
     decision = decide(view, task.submitted, at_ns)
-    if not decision.gpus:
+    if any(reason in GANG for reason, _ in decision.refused):
+        hopeless.gangs.add(gang)
+    elif not decision.gpus:
         hopeless.unfitting.add(shape)
         if wants and not decision.reserved_gpus:
             hopeless.unreservable.add(shape)

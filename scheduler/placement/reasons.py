@@ -6,8 +6,8 @@ from typing import Final
 
 __all__ = [
     "NO_NODES", "UNKNOWN_GROUP", "NODE_LOST", "NODE_DRAINED", "NODE_LEFT", "NOT_IN_GROUP", "GROUP_ONLY", "NO_DEVICE", "GPU_COUNT",
-    "VRAM_SHORT", "VRAM_PHYSICAL_SHORT", "EXCLUSIVE_CONFLICT", "DEVICE_EXCLUSIVE", "GROUP_EMPTY", "RESERVED", "REASONS", "NODE_WIDE",
-    "reason_text",
+    "VRAM_SHORT", "VRAM_PHYSICAL_SHORT", "EXCLUSIVE_CONFLICT", "DEVICE_EXCLUSIVE", "GROUP_EMPTY", "RESERVED", "GANG_INCOMPLETE",
+    "GANG_SHORT", "REASONS", "GANG", "NODE_WIDE", "reason_text",
 ]  # fmt: skip
 
 NO_NODES: Final = "no_nodes"
@@ -41,11 +41,17 @@ GROUP_EMPTY: Final = "group_empty"
 """The groups that the task targets are known, and no node is in them."""
 RESERVED: Final = "reserved"
 """The device is suitable, but it is reserved for a task ahead in the queue."""
+GANG_INCOMPLETE: Final = "gang_incomplete"
+"""The task would fit, but not all tasks of its gang have been submitted."""
+GANG_SHORT: Final = "gang_short"
+"""The task would fit, but not all tasks of its gang at once."""
 
 REASONS: Final = frozenset(
     {NO_NODES, UNKNOWN_GROUP, NODE_LOST, NODE_DRAINED, NOT_IN_GROUP, GROUP_ONLY, NO_DEVICE, GPU_COUNT, VRAM_SHORT, VRAM_PHYSICAL_SHORT,
-     EXCLUSIVE_CONFLICT, DEVICE_EXCLUSIVE, GROUP_EMPTY, RESERVED, NODE_LEFT}
+     EXCLUSIVE_CONFLICT, DEVICE_EXCLUSIVE, GROUP_EMPTY, RESERVED, NODE_LEFT, GANG_INCOMPLETE, GANG_SHORT}
 )  # fmt: skip
+
+GANG: Final = frozenset({GANG_INCOMPLETE, GANG_SHORT})
 
 NODE_WIDE: Final = -1
 """Stands for the gpu in a refusal of a whole node; the node is empty in a refusal of the whole cluster."""
@@ -68,6 +74,8 @@ _CLUSTER_TEXTS: Final = {
     NO_NODES: "no node has joined",
     UNKNOWN_GROUP: "the task's groups are unknown",
     GROUP_EMPTY: "no node is in the task's groups",
+    GANG_INCOMPLETE: "other tasks of its gang are not submitted yet",
+    GANG_SHORT: "there is no room for its whole gang",
 }
 
 

@@ -25,7 +25,7 @@ from scheduler.placement.survey import CODES, FITS, Survey, survey
 from scheduler.placement.view import ClusterView, NodeView, cut_off
 from scheduler.vram.overcommit import PERCENT_MAX
 
-__all__ = ["END", "FIRST", "GROUP", "JOIN", "OVERCOMMIT", "RECOVER", "RESUME", "Remedy", "Waiting", "remedies", "why_waiting"]
+__all__ = ["END", "FIRST", "GANG", "GROUP", "JOIN", "OVERCOMMIT", "RECOVER", "RESUME", "Remedy", "Waiting", "remedies", "why_waiting"]
 
 END: Final = "end"
 """These tasks and sessions end."""
@@ -41,6 +41,8 @@ FIRST: Final = "first"
 """A task that goes first, for which devices are kept, gets its place."""
 JOIN: Final = "join"
 """A node with such devices joins."""
+GANG: Final = "gang"
+"""The other tasks of its gang are submitted, or get room too."""
 
 _PLACES: Final = 3
 _MIB_SHIFT: Final = 20
@@ -66,7 +68,7 @@ def remedies(view: ClusterView, task: TaskSubmitted, kept: dict[tuple[str, int],
         return (_for_cluster(task, everywhere[2]),)
     found = survey(view, task, kept)
     if len(found.fits):
-        return ()
+        return ()  # it waits for its turn, or for its gang
     out = _ends(view, task, found, kept)
     out += _overcommit(view, task, found, kept)
     for kind, reason in ((RESUME, why.NODE_DRAINED), (RECOVER, why.NODE_LOST), (GROUP, why.NOT_IN_GROUP), (GROUP, why.GROUP_ONLY)):
@@ -298,6 +300,8 @@ def why_waiting(view: ClusterView, name: str, at_ns: int) -> Waiting | None:
     mine = rank(view, task, at_ns)
     place = 1 + sum(1 for other in view.queue if rank(view, view.tasks[other], at_ns) < mine)
     found = remedies(view, task.submitted, kept_from(view, task.submitted, at_ns)) if not decision.gpus else ()
+    gang = (detail for _, _, reason, detail in decision.refusals if reason in why.GANG)
+    found = found or tuple(Remedy(GANG, f"room for its whole gang: {detail}") for detail in gang)
     return Waiting(
         task=name,
         place=place,

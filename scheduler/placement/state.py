@@ -265,7 +265,11 @@ class ClusterState:
     tasks: dict[str, TaskView] = field(default_factory=dict)
     #: Ids of the tasks that are not over.
     live: set[str] = field(default_factory=set)
-    #: By tenant, how many those are.
+    #: Of those, the members of gangs, by (tenant, gang).
+    gangs: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    #: Those that wait, were never placed, and of whose gang one was: they go before all others.
+    begun: set[str] = field(default_factory=set)
+    #: By tenant, how many tasks are not over.
     live_of: dict[str, int] = field(default_factory=dict)
     #: Ids of those that wait for room.
     queue: set[str] = field(default_factory=set)
@@ -319,6 +323,11 @@ class ClusterState:
     def admits(self, task: TaskSubmitted, node: str) -> bool:
         leaving = self.leaving(task)
         return leaving is None or leaving.admits(node)
+
+    def gang_waiting(self, task: TaskSubmitted) -> list[TaskView]:
+        """The members of the task's gang that wait and were never placed, in no order."""
+        members = (self.tasks[name] for name in self.gangs.get((task.tenant, task.gang), ()))
+        return [member for member in members if member.waiting and not member.hosts]
 
     def next_turn(self, tenant: str, priority: int) -> int:
         """The turn of a task that is submitted now: behind what its tenant has waiting at that priority, and behind what was placed. So

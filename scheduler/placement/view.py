@@ -398,6 +398,8 @@ class ClusterView(ClusterState):
         task.given_up -= {event.node}
         self.turn = max(self.turn, task.turn)
         self._transition(task, Phase.PLACED, event.at_ns)
+        if task.submitted.gang:
+            self.begun.update(member.submitted.task for member in self.gang_waiting(task.submitted))
         self._leave(task, None)
         task.expected = False
         node = self.nodes.get(event.node)
@@ -519,6 +521,11 @@ class ClusterView(ClusterState):
         if task.live != (name in self.live):
             (self.live.add if task.live else self.live.remove)(name)
             self.live_of[tenant] = self.live_of.get(tenant, 0) + (1 if task.live else -1)
+            if task.submitted.gang:
+                members = self.gangs.setdefault((tenant, task.submitted.gang), set())
+                (members.add if task.live else members.discard)(name)
+                if not members:
+                    del self.gangs[tenant, task.submitted.gang]
 
     def _wait(self, task: TaskView) -> None:
         name, chain = task.submitted.task, (task.submitted.tenant, task.submitted.priority)
@@ -536,6 +543,7 @@ class ClusterView(ClusterState):
             self.turns[chain] = (count - 1, last)
         self.queue.discard(name)
         self.untold.discard(name)
+        self.begun.discard(name)
         alike = self.shapes.get(task.shape, set())
         alike.discard(name)
         if not alike:

@@ -136,10 +136,26 @@ class TaskBody(_Wish, forbid_unknown_fields=True, frozen=True):
             description="time without a session, since its placement or its last session, after which it fails; 0: the cluster's",
         ),
     ] = 0
+    gang: Annotated[
+        str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z", description="placed with the tenant's other tasks of this gang, or not at all")
+    ] = ""
+    gang_size: Annotated[int, Meta(ge=0, le=64, description="how many tasks its gang has")] = 0
+
+    def contradiction(self) -> tuple[str, str] | None:
+        if bool(self.gang) != (self.gang_size > 1):
+            return "gang_size", "a gang has a name and at least two tasks"
+        if self.gang and not self.queue:
+            return "queue", "a task of a gang waits for the others: set queue"
+        return super().contradiction()
 
     def submitted(self, at_ns: int, own_tenant: str, defaults: Defaults) -> TaskSubmitted:
-        fact = super().submitted(at_ns, own_tenant, defaults)
-        return replace(fact, reservation=self.reservation, start_lease_ms=self.start_lease_ms)
+        return replace(
+            super().submitted(at_ns, own_tenant, defaults),
+            reservation=self.reservation,
+            start_lease_ms=self.start_lease_ms,
+            gang=self.gang,
+            gang_size=self.gang_size,
+        )
 
 
 class RunBody(_Wish, forbid_unknown_fields=True, frozen=True, kw_only=True):

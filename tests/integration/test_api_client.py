@@ -100,7 +100,9 @@ def use(client: Client) -> None:
     assert client.tasks(priority=0, node="node-a", group="team", sort="id", limit=5, offset=0).items == []
     assert client.set_priority("alone", 3, revision=client.task("alone").revision).priority == 3
     assert client.cancel("alone").state == "cancelled"
-    held = client.submit(100, id="held", tenant=HOME, gpu_mode="Exclusive", queue=True, reservation=True, start_lease_ms=10**6)
+    held = client.submit(
+        100, id="held", tenant=HOME, gpu_mode="Exclusive", queue=True, reservation=True, start_lease_ms=10**6, gang="pair", gang_size=2
+    )
     assert (held.reservation, held.start_lease_ms, held.node) == (True, 10**6, None)
     assert [client.release("held", failed=failed, reason="done").state for failed in (False, True)] == ["completed"] * 2
     for moves, why in (

@@ -14,7 +14,10 @@ import torch
 
 from tests.support.fork_server import start_script
 from tests.support.node import Node, until
+from tests.support.script import tasks_of
 from tests.support.stack import ROOT, EmbeddedStack, plain_environment
+from wooly.config import load
+from wooly.session import open_session
 
 SCRIPT = ROOT / "tests" / "support" / "ranks.py"
 
@@ -104,3 +107,28 @@ def test_torchrun_starts_ranks(stack: EmbeddedStack, tmp_path: Path) -> None:
     done = subprocess.run(command, env=stack.client_environment(), cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
     assert [torch.load(tmp_path / f"out.{rank}")["device"] for rank in range(2)] == ["cuda:0", "cuda:1"]
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_are_placed_together(stack: EmbeddedStack, tmp_path: Path) -> None:
+    """Both wait while one of them would fit beside the task that holds half of the device's memory and a little."""
+    controller = {"CONTROLLER_URL": stack.addresses["controller"]}
+    vram_mb = stack.get("controller", "/api/v1/nodes")["items"][0]["devices"][0]["schedulable_bytes"] >> 20
+    held = {"WOOLY_NATS_URL": stack.addresses["nats"], "REQUIRED_VRAM": str(vram_mb // 2 + 8), **controller}
+    holder = open_session(load(held, environ={}), title="holder.py")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = stack.client_environment(**controller, WOOLY_QUEUE="1", REQUIRED_VRAM=str(vram_mb // 4))
+    with (tmp_path / "log").open("wb") as log:
+        command = [*launcher, str(SCRIPT), "alone", "nccl", str(tmp_path / "out")]
+        ranks = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=log, stderr=log)
+
+        def of_ranks() -> list[dict[str, Any]]:
+            return [task for task in tasks_of(stack) if task["title"] == SCRIPT.name]
+
+        until(lambda: len(of_ranks()) == 2 or ranks.poll() is not None, "both ranks have asked for a place")
+        waiting = of_ranks()
+        holder.close()
+        assert ranks.wait(240) == 0, (tmp_path / "log").read_text()[-3000:]
+    assert [(task["state"], task["node"], task["gang_size"]) for task in waiting] == [("queued", None, 2)] * 2
+    assert len({task["gang"] for task in waiting}) == 1
+    until(lambda: [task["state"] for task in of_ranks()] == ["completed"] * 2, "both have run")

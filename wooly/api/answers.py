@@ -145,6 +145,8 @@ class Task(msgspec.Struct, frozen=True):
     queue_timeout_ms: int
     reservation: bool
     start_lease_ms: int
+    gang: str
+    gang_size: int
     weight: int
     sla_ms_p99: int
     pace_percent: int

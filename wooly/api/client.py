@@ -101,10 +101,13 @@ class Client:
         pace_percent: int = 0,
         reservation: bool = False,
         start_lease_ms: int = 0,
+        gang: str = "",
+        gang_size: int = 0,
     ) -> Task:
         """Reserve memory on a device for a task; a script started with its id uses the reservation. ``required_vram_mb``
         and ``priority`` None: the defaults of the cluster and of the tier. ``queue``: wait when nothing fits. ``reservation``: it keeps
-        its place between scripts until ``release``, or until it has had no session for ``start_lease_ms`` (0: the cluster's)."""
+        its place between scripts until ``release``, or until it has had no session for ``start_lease_ms`` (0: the cluster's).
+        ``gang``: it is placed together with the tenant's other tasks of this gang, ``gang_size`` in all, or not at all."""
         body = {name: value for name, value in locals().items() if name != "self"}
         return self._send("POST", "tasks", Task, body)
 

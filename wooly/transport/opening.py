@@ -5,15 +5,16 @@ withdraw it when the script leaves; and follow the task to another node.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import string
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -63,6 +64,8 @@ _EXPLAIN_MAX_S: Final = 5.0
 _AWAY_MAX_S: Final = 60.0
 """Time without an answer of the controller after which a waiting script gives up."""
 _MIB: Final = 1 << 20
+_GANG_MAX: Final = 64
+"""Ranks that are placed together; more are placed one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,19 @@ def _submit(client: Client, config: Config, title: str, new_id: str) -> Task:
             weight=config.weight,
             sla_ms_p99=config.sla_ms_p99,
             pace_percent=config.pace_percent,
+            **(_gang(os.environ) if config.queue else {}),
         )
+
+
+def _gang(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The gang of a process that a launcher such as torchrun started: all ranks of its script, this time. None without a queue: a rank for
+    which there is no room fails at once."""
+    size = environ.get("WORLD_SIZE", "")
+    if "LOCAL_RANK" not in environ or not size.isdecimal() or not 1 < int(size) <= _GANG_MAX:
+        return {}
+    names = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT")
+    script = "\0".join(environ.get(name, "") for name in names)
+    return {"gang": f"ranks-{hashlib.blake2b(script.encode(), digest_size=16).hexdigest()}", "gang_size": int(size)}
 
 
 def _get(client: Client, task: str) -> Task:

@@ -38,6 +38,8 @@ REASON_TITLES: Final[dict[str, str]] = {
     why.DEVICE_EXCLUSIVE: "An exclusive task uses the device",
     why.GROUP_EMPTY: "No node is in the groups that the task targets",
     why.RESERVED: "Reserved for a task ahead of it in the queue",
+    why.GANG_INCOMPLETE: "Other tasks of its gang are not submitted yet",
+    why.GANG_SHORT: "There is no room for its whole gang",
 }
 _PART_TITLES: Final = {"utilization": "idle device", "starvation": "no queue", "vram": "VRAM left", "priority": "few competitors"}
 
@@ -129,6 +131,8 @@ def task_answer(view: ClusterView, task: TaskView, shown: Shown = everyone) -> J
         "queue_timeout_ms": said.queue_timeout_ms,
         "reservation": said.reservation,
         "start_lease_ms": said.start_lease_ms,
+        "gang": said.gang,
+        "gang_size": said.gang_size,
         "weight": said.weight,
         "sla_ms_p99": said.sla_ms_p99,
         "pace_percent": said.pace_percent,

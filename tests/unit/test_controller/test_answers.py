@@ -92,6 +92,8 @@ def test_a_waiting_task_has_no_node_and_no_placement() -> None:
         "queue_timeout_ms": 0,
         "reservation": False,
         "start_lease_ms": 0,
+        "gang": "",
+        "gang_size": 0,
         "weight": 100,
         "sla_ms_p99": 0,
         "pace_percent": 0,
