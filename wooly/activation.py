@@ -9,16 +9,21 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wooly import tracebacks
 from wooly.config import Config
+from wooly.counters import COUNTERS
 from wooly.device import fallback, install, transfer
 from wooly.device.face import backend_module, patch
 from wooly.device.face.devices import chosen, index_of, is_rank
 from wooly.device.recorder import RECORDER
 from wooly.link import Link
+from wooly.profiling import ProfiledLink, path_of
 from wooly.rest import Credentials
+
+if TYPE_CHECKING:
+    from wooly.session import Session
 
 __all__ = ["activate"]
 
@@ -62,6 +67,7 @@ def _open(config: Config) -> Link:
         config, device = replace(config, gpu_count=1), 0
     session = open_session(config, title=os.path.basename(sys.argv[0] if sys.argv else ""), device=device)
     opened_at_s = progress.opened(session.info, session.info.tenant or config.tenant)
+    profiled = _profiled(config, session)
 
     pid = os.getpid()
     outcome.watch()
@@ -75,15 +81,26 @@ def _open(config: Config) -> Link:
         session.outcome = outcome.of_process()
         RECORDER.close()
         session.close()
+        if profiled is not None:
+            for line in profiled.finish(path_of(config.profile, os.environ), COUNTERS.fallbacks):
+                progress.say(f"wooly: profile: {line}")
         progress.closed(session.totals, opened_at_s, config.billing_url or config.controller_url, session.info.task, Credentials.of(config))
 
     # The session's own farewell would come before the recorder's; this runs both in order.
     atexit.unregister(session.close)
     atexit.register(finish)
     outcome.at_child_end(finish)
+    link = profiled or session
     if config.debug:
-        from wooly import progress
-
         progress.switch_on()
-        return progress.VerboseLink(session)
-    return session
+        return progress.VerboseLink(link)
+    return link
+
+
+def _profiled(config: Config, session: Session) -> ProfiledLink | None:
+    """The session with a profile of it, where the configuration asks for one."""
+    if not config.profile:
+        return None
+    profiled = ProfiledLink(session)
+    session.on_done = profiled.done
+    return profiled

@@ -50,6 +50,7 @@ class Config:
     debug: bool = False
     check: str = "off"
     check_dir: str = ""
+    profile: str = ""
     tenant: str = "default"
     cpu_fallback: bool = True
     local_gpu: bool = False
@@ -279,6 +280,7 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("WOOLY_DEBUG", "debug", _switch, _BOOL, "verbose client log"),
     Key("WOOLY_CHECK", "check", _choice("off", "cpu"), "off or cpu", "run every operation on the CPU too; stop at the first that differs"),
     Key("WOOLY_CHECK_DIR", "check_dir", _path, "a folder", "where WOOLY_CHECK writes scripts; unset: the working directory"),
+    Key("WOOLY_PROFILE", "profile", _path, "a file", "where to write a timeline of the script; it also says what bounds it"),
     Key("WOOLY_TENANT", "tenant", _name, "1 to 64 letters, digits, - or _", "the tenant that is billed"),
     Key("WOOLY_CPU_FALLBACK", "cpu_fallback", _switch, _BOOL, "run an operation the device lacks on this machine's CPU"),
     Key("WOOLY_LOCAL_GPU", "local_gpu", _switch, _BOOL, "use the remote device although this machine has a GPU (which is hidden)"),

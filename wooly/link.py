@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from bus_schemas.batch import ORIGIN_CHARS_MAX
 from bus_schemas.session import SessionOpened
 
-__all__ = ["Flush", "Ticket", "Link", "Origin", "Operation", "ReadBytes"]
+__all__ = ["Flush", "Ticket", "Link", "LinkWrapper", "Origin", "Operation", "ReadBytes"]
 
 ReadBytes = bytes | bytearray | memoryview
 """The answer to one read."""
@@ -180,3 +180,33 @@ class Link(Protocol):
     def close(self) -> None:
         """End the session: everything submitted is executed first, then all its memory is freed."""
         ...
+
+
+class LinkWrapper:
+    """A link that passes everything to another one."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    @property
+    def info(self) -> SessionOpened:
+        return self._link.info
+
+    @property
+    def wire_bytes(self) -> int:
+        return self._link.wire_bytes
+
+    def submit(self, flush: Flush) -> Ticket:
+        return self._link.submit(flush)
+
+    def report(self) -> None:
+        self._link.report()
+
+    def wait(self, ticket: Ticket) -> list[ReadBytes]:
+        return self._link.wait(ticket)
+
+    def free_bytes(self) -> int:
+        return self._link.free_bytes()
+
+    def close(self) -> None:
+        self._link.close()

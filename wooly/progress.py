@@ -19,7 +19,7 @@ from bus_schemas.quotas import QUOTAS, Excess
 from bus_schemas.session import SessionClosed, SessionOpened
 from bus_schemas.texts import printable
 from wooly.errors import ConfigError
-from wooly.link import Flush, Link, ReadBytes, Ticket
+from wooly.link import Flush, Link, LinkWrapper, ReadBytes, Ticket
 from wooly.rest import Credentials, open_url
 
 if TYPE_CHECKING:
@@ -199,21 +199,13 @@ def switch_on() -> None:
     _log.propagate = False
 
 
-class VerboseLink:
+class VerboseLink(LinkWrapper):
     """A link that says what passes through it."""
 
     def __init__(self, link: Link) -> None:
-        self._link = link
+        super().__init__(link)
         info = link.info
         _log.debug("session %s open, quota %d bytes, lease %d ms, limits %s", info.session, info.quota_bytes, info.lease_ms, info.limits)
-
-    @property
-    def info(self) -> SessionOpened:
-        return self._link.info
-
-    @property
-    def wire_bytes(self) -> int:
-        return self._link.wire_bytes
 
     def submit(self, flush: Flush) -> Ticket:
         start, before = time.perf_counter(), self._link.wire_bytes
@@ -227,17 +219,11 @@ class VerboseLink:
         )
         return ticket
 
-    def report(self) -> None:
-        self._link.report()
-
     def wait(self, ticket: Ticket) -> list[ReadBytes]:
         start = time.perf_counter()
         answers = self._link.wait(ticket)
         _log.debug("batch %d: waited %.1f ms for %d answers", ticket.seq, (time.perf_counter() - start) * 1e3, len(answers))
         return answers
-
-    def free_bytes(self) -> int:
-        return self._link.free_bytes()
 
     def close(self) -> None:
         self._link.close()

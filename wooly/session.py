@@ -14,7 +14,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -171,6 +171,8 @@ class Session:
         self._before: list[SessionClosed] = []
         self.outcome: Outcome | None = None
         """How the script ended, for ``close`` to report; None while it runs."""
+        #: called for each batch that the node has answered, with its number and its core time in ns; of the bus's thread
+        self.on_done: Callable[[int, int], None] | None = None
         self.batches = 0
         self.waits = 0
 
@@ -526,6 +528,8 @@ class Session:
         if refused is not None and self._refusal is None:
             self._refusal = (done.seq, refused)
         self._tracer.end(sent.trace, done.core_ns)
+        if self.on_done is not None:
+            self.on_done(done.seq, done.core_ns)
         if answer is not None:
             answer.done, answer.refused = done, refused
             answer.event.set()

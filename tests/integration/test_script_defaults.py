@@ -146,3 +146,27 @@ def test_a_script_never_trains_without_the_device_in_silence(stack: EmbeddedStac
     if not launcher:
         with Script(stack, "allowed", code, PRIO="9", WOOLY_ON_FAILURE="cpu") as script:
             assert script.end() == 0 and script.output == "trained on cpu\n" and "the remote device stays off" in script.error
+
+
+def test_a_profile_has_every_batch_of_the_script_and_says_what_bounds_it(stack: EmbeddedStack) -> None:
+    code = """
+import torch, wooly
+x = torch.ones(64, device="cuda")
+for step in range(20):
+    x = x * 2 - x
+    assert x.sum().item() == 64
+print(wooly.stats()["batches"], wooly.stats()["waits"])
+"""
+    with Script(stack, "profiled", code, WOOLY, "profile", "--profile", "p.json", REQUIRED_VRAM="64") as script:
+        assert script.end() == 0, script.error
+        n_batches, n_waits = map(int, script.output.split())
+        events = json.loads((script.folder / "p.json").read_text())["traceEvents"]
+        said = script.error
+    ended = {event["id"] for event in events if event["ph"] == "e"}
+    assert ended >= set(range(1, n_batches + 1)), "the answer of each batch is there"
+    waits = [event for event in events if event["name"].startswith("wait for")]
+    assert n_waits >= 20 and len(waits) >= n_waits
+    assert any(event["ph"] == "X" and event["tid"] == 3 for event in events), "the device was at work"
+    lines = [line for line in said.splitlines() if line.startswith("wooly: profile: ")]
+    assert re.match(r"wooly: profile: [\d.]+ s: \d+ % in the script, \d+ % sending, \d+ % waiting; ", lines[0])
+    assert "profiled.py:6" in lines[1] and lines[-1].startswith("wooly: profile: timeline: p.json ")

@@ -19,7 +19,7 @@ from wooly.cli.group import CommandError, echo
 from wooly.cli.options import config_flags, given_flags
 from wooly.errors import ActivationError, ConfigError, ServiceError
 
-__all__ = ["run"]
+__all__ = ["profile", "run"]
 
 _OURS = (ActivationError, ConfigError, ServiceError)
 """Errors that no line of the script explains: one line instead of a traceback."""
@@ -34,7 +34,21 @@ _OURS = (ActivationError, ConfigError, ServiceError)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def run(script: str, arguments: tuple[str, ...], embedded: bool, backend: str | None, module: bool, **options: Any) -> None:
     """Run SCRIPT with the remote device switched on; everything after it goes to the script."""
-    flags = given_flags(options)
+    _launch(script, arguments, embedded, backend, module, given_flags(options))
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@config_flags
+@click.option("--embedded", is_flag=True, help="Start a private stack for the duration of the script.")
+@click.option("-m", "--module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
+@click.argument("script")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def profile(script: str, arguments: tuple[str, ...], embedded: bool, module: bool, **options: Any) -> None:
+    """Run SCRIPT as `wooly run` does, say what bounds it, and write a timeline (wooly-profile.json, or --profile FILE)."""
+    _launch(script, arguments, embedded, None, module, {"WOOLY_PROFILE": "wooly-profile.json", **given_flags(options)})
+
+
+def _launch(script: str, arguments: tuple[str, ...], embedded: bool, backend: str | None, module: bool, flags: dict[str, str]) -> None:
     if not module and not os.path.isfile(script):
         raise CommandError(f"{script!r} is not a file; give the path of a Python script (or -m and a module's name)")
     if embedded:
