@@ -34,12 +34,12 @@ class _Batch:
     """Times in ns of ``time.perf_counter_ns``; ``done_ns`` 0: no answer yet."""
 
     number: int
-    line: str
-    names: tuple[str, ...]
-    n_ops: int
-    sent_bytes: int
-    begin_ns: int
-    sent_ns: int
+    line: str = ""
+    names: tuple[str, ...] = ()
+    n_ops: int = 0
+    sent_bytes: int = 0
+    begin_ns: int = 0
+    sent_ns: int = 0
     done_ns: int = 0
     core_ns: int = 0
 
@@ -123,7 +123,9 @@ class ProfiledLink(LinkWrapper):
         profile.upload_bytes += sum(len(data) for _, data in flush.uploads)
         ticket = self._link.submit(flush)
         sent_ns = time.perf_counter_ns()
-        batch = _Batch(ticket.seq, line, names[:_LINES_MAX], flush.n_ops, self.wire_bytes - before, begin_ns, sent_ns)
+        batch = _Batch(
+            ticket.seq, line, names[:_LINES_MAX], n_ops=flush.n_ops, sent_bytes=self.wire_bytes - before, begin_ns=begin_ns, sent_ns=sent_ns
+        )
         profile.n_batches += 1
         profile.n_ops += flush.n_ops
         profile.sending_ns += sent_ns - begin_ns
@@ -166,7 +168,7 @@ class ProfiledLink(LinkWrapper):
             if batch is not None:
                 batch.done_ns, batch.core_ns = now_ns, core_ns
             elif len(profile.batches) < _BATCHES_MAX:
-                profile.open[seq] = _Batch(seq, "", (), 0, 0, now_ns, now_ns, now_ns, core_ns)
+                profile.open[seq] = _Batch(seq, begin_ns=now_ns, sent_ns=now_ns, done_ns=now_ns, core_ns=core_ns)
 
     def finish(self, path: str, fallbacks: Mapping[str, int]) -> list[str]:
         """Write the timeline; what to say of the profile. A file that cannot be written is said, and nothing else fails."""
