@@ -16,13 +16,16 @@ from typing import Final
 import blake3
 import msgspec
 
-from billing.budgets import Budget, Budgets, Crossing, Spent
+from billing.budgets import STOPPED, Budget, Budgets, Crossing, Spent
 from billing.errors import CorruptSnapshotError
 from billing.evidence import UNDATED, Evidence
 from billing.ledger import Ledger
 from billing.periods import PERIODS
-from billing.tariff import Tariff, charge
+from billing.tariff import DEFAULT_TIER, Tariff, charge
 from billing.tiers import TierBook
+from billing.utilization import Need, Span, Use, Utilization
+from billing.utilization import Row as UtilizationRow
+from billing.utilization import RowKey as UtilizationKey
 from bus_schemas.events import (
     BudgetCrossed,
     BudgetSet,
@@ -75,7 +78,7 @@ class Device(msgspec.Struct, array_like=True):
 
     usage_serial: int = 0
     account_serial: int = 0
-    unaccounted_core_ns: dict[int, int] = {}
+    unaccounted: dict[int, Use] = {}
     wall_core_ns: int = 0
     charged_core_ns: int = 0
     scheduler_core_ns: int = 0
@@ -101,6 +104,7 @@ class BillingView(msgspec.Struct):
     """Node and reason of those that are findings already."""
     revisions: dict[str, int] = {}
     """Of every tenant and every tier (``tier:<name>``) the position of the last fact that a person wrote."""
+    utilization: Utilization = msgspec.field(default_factory=Utilization)
 
     def apply(self, position: int, events: Iterable[Event], stored_ns: int = UNDATED) -> None:
         """Fold in one message of the events stream (``position``: its stream sequence; ``stored_ns``: when the broker stored it)."""
@@ -112,6 +116,7 @@ class BillingView(msgspec.Struct):
 
     def _apply(self, event: Event, position: int, stored_ns: int) -> None:
         why = self.evidence.apply(event, stored_ns)
+        self.utilization.apply(event)
         match event:
             case SessionOpenedFact() if why:
                 self._doubt(event.node, f"sessions of {event.tenant}", why)
@@ -143,9 +148,10 @@ class BillingView(msgspec.Struct):
         if fact.serial != device.usage_serial + 1:
             self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} jumps from serial {device.usage_serial} to {fact.serial}")
         device.usage_serial = fact.serial
-        device.unaccounted_core_ns[fact.serial] = fact.core_ns
-        if len(device.unaccounted_core_ns) > _UNACCOUNTED_MAX:
-            device.unaccounted_core_ns.clear()
+        wall_ns = fact.to_ns - fact.from_ns
+        device.unaccounted[fact.serial] = Use(("", "", ""), wall_ns, fact.core_ns)
+        if len(device.unaccounted) > _UNACCOUNTED_MAX:
+            device.unaccounted.clear()
             self._doubt(fact.node, f"device {fact.gpu}", "its accounts do not follow its usage")
         # No meter says so; credits are given by grants.
         repeated = (fact.recovered_ns, fact.displaced_ns, fact.displaced_instructions, fact.displaced_launches)
@@ -158,7 +164,10 @@ class BillingView(msgspec.Struct):
             self.unbelieved[fact.node] = self.unbelieved.get(fact.node, 0) + 1
             self._doubt(fact.node, f"usage of {fact.tenant}, not charged", why)
             return
-        key = (fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node, self.evidence.title(fact))
+        model = self.evidence.title(fact)
+        active = fact.core_ns > 0 or fact.launches > 0 or fact.compile_ns > 0
+        device.unaccounted[fact.serial] = Use((fact.tenant, fact.task, model), wall_ns, fact.core_ns, fact.byte_ms, active)
+        key = (fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node, model)
         row = self.rows.setdefault(key, Row())
         if self.evidence.given_up(fact):
             row.recovered_ns += fact.core_ns
@@ -186,17 +195,26 @@ class BillingView(msgspec.Struct):
         if fact.serial != device.account_serial + 1:
             self._find(f"accounts of {where} follow serial {device.account_serial}")
         device.account_serial = fact.serial
-        serials = [serial for serial in device.unaccounted_core_ns if fact.serial_first <= serial <= fact.serial_last]
-        named = sum(device.unaccounted_core_ns.pop(serial) for serial in serials)
+        serials = [serial for serial in device.unaccounted if fact.serial_first <= serial <= fact.serial_last]
+        uses = [device.unaccounted.pop(serial) for serial in serials]
+        named = sum(use.core_ns for use in uses)
         if named != fact.charged_core_ns:
             self._find(f"{where}: usage facts sum to {named} core-ns, the device charged {fact.charged_core_ns}")
         total = fact.charged_core_ns + fact.scheduler_core_ns + fact.idle_core_ns
         if total != fact.wall_ns * fact.cores:
             self._find(f"{where}: charged + scheduler + idle is {total} core-ns, wall x cores is {fact.wall_ns * fact.cores}")
+        if named == fact.charged_core_ns and total == fact.wall_ns * fact.cores:
+            self.utilization.account(fact, uses, self.evidence.devices.get(fact.node, {}), lambda tenant: self._terms(tenant, fact.from_ns))
         device.wall_core_ns += fact.wall_ns * fact.cores
         device.charged_core_ns += fact.charged_core_ns
         device.scheduler_core_ns += fact.scheduler_core_ns
         device.idle_core_ns += fact.idle_core_ns
+
+    def _terms(self, tenant: str, at_ns: int) -> tuple[int, bool]:
+        """A tenant's price of a core-second, and whether its budget is used up; of no tenant, the price of the default tier."""
+        tier = self.tiers.tier_of(tenant, at_ns) if tenant else DEFAULT_TIER
+        stopped = any(budget.level == STOPPED for budget in self.budgets.by_tenant.get(tenant, {}).values())
+        return self.tariff.at(tier, at_ns).core_second_micro, stopped
 
     def _granted(self, fact: GrantRecorded, position: int) -> None:
         if fact.grant in self.grants:
@@ -231,7 +249,10 @@ class BillingView(msgspec.Struct):
         spent = [(tenant, node, list(on.days.items()), on.total_micro) for tenant, nodes in b.spent.items() for node, on in nodes.items()]
         budgets = _SavedBudgets(b.by_tenant, spent, b.granted, list(b.due.items()), b.reached_ns, b.last_announced)
         rest = (self.ledger, self.tariff, self.tiers, self.grants, list(self.devices.items()), self.findings)
-        return _encoder.encode(_Saved(_FORM, self.position, list(self.rows.items()), *rest, budgets, *self._marks()))
+        u = self.utilization
+        kept = (u.needs, u.waiting, u.waited, u.declared, u.groups, u.drained)
+        utilization = _SavedUtilization(list(u.rows.items()), list(u.spans.items()), *kept)
+        return _encoder.encode(_Saved(_FORM, self.position, list(self.rows.items()), *rest, budgets, *self._marks(), utilization))
 
     def _marks(self) -> tuple[Evidence, dict[str, int], dict[str, None], dict[str, int]]:
         return self.evidence, self.unbelieved, self.doubts, self.revisions
@@ -250,8 +271,11 @@ class BillingView(msgspec.Struct):
             spent.setdefault(tenant, {})[node] = Spent(dict(days), total)
         b = saved.budgets
         budgets = Budgets(b.by_tenant, spent, b.granted, dict(b.due), b.reached_ns, b.last_announced)
+        u = saved.utilization
+        utilization = Utilization(dict(u.rows), dict(u.spans), u.needs, u.waiting, u.waited, u.declared, u.groups, u.drained)
         rest = (saved.ledger, saved.tariff, saved.tiers, saved.grants, dict(saved.devices), saved.findings)
-        return cls(saved.position, dict(saved.rows), *rest, budgets, saved.evidence, saved.unbelieved, saved.doubts, saved.revisions)
+        marks = (saved.evidence, saved.unbelieved, saved.doubts, saved.revisions)
+        return cls(saved.position, dict(saved.rows), *rest, budgets, *marks, utilization)
 
     def digest(self) -> str:
         """blake3 of the encoded view, hex."""
@@ -265,6 +289,17 @@ class _SavedBudgets(msgspec.Struct, array_like=True):
     due: list[tuple[Crossing, BudgetCrossed]]
     reached_ns: int
     last_announced: dict[str, int]
+
+
+class _SavedUtilization(msgspec.Struct, array_like=True):
+    rows: list[tuple[UtilizationKey, UtilizationRow]]
+    spans: list[tuple[tuple[str, int], list[Span]]]
+    needs: dict[str, Need]
+    waiting: dict[str, None]
+    waited: list[tuple[int, int, Need]]
+    declared: dict[str, tuple[str, ...]]
+    groups: dict[str, tuple[str, ...]]
+    drained: dict[str, None]
 
 
 class _Saved(msgspec.Struct, array_like=True):
@@ -285,6 +320,7 @@ class _Saved(msgspec.Struct, array_like=True):
     unbelieved: dict[str, int]
     doubts: dict[str, None]
     revisions: dict[str, int]
+    utilization: _SavedUtilization
 
 
 _encoder: Final = msgspec.json.Encoder()
@@ -336,4 +372,4 @@ def _differences(view: BillingView, log: BillingView) -> Iterator[str]:
         if a != b:
             yield f"account {account}: the view has {a} micro-credits, the log gives {b}"
     if view.digest() != log.digest():
-        yield "the views differ outside rows and balances (tariff, tiers, budgets, devices or findings)"
+        yield "the views differ outside rows and balances (tariff, tiers, budgets, devices, utilization or findings)"

@@ -151,7 +151,8 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
 
 class DeviceAccounted(msgspec.Struct, array_like=True, frozen=True, tag="device.accounted.v1"):
     """One device, one interval: charged_core_ns + scheduler_core_ns + idle_core_ns == wall_ns * cores, exactly.
-    ``serial_first``..``serial_last`` are the UsageRecorded of this interval (their core_ns sum to charged_core_ns); last < first: none."""
+    ``serial_first``..``serial_last`` are the UsageRecorded of this interval (their core_ns sum to charged_core_ns); last < first: none.
+    ``launch_ns``: wall time in which a launch ran, whatever cores it occupied; 0 in events of earlier versions."""
 
     node: Recorded
     epoch: int
@@ -165,6 +166,7 @@ class DeviceAccounted(msgspec.Struct, array_like=True, frozen=True, tag="device.
     idle_core_ns: int
     serial_first: int
     serial_last: int
+    launch_ns: int = 0
 
 
 class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.submitted.v1"):

@@ -19,11 +19,15 @@ from billing.errors import BillingRequestError
 from services.kit.errors import Invalid
 
 __all__ = [
-    "BudgetBody", "GrantBody", "Json", "MembershipBody", "PriceBody", "TenantName", "TierBody", "also_as", "not_past_ns", "parse_time_ns",
+    "BudgetBody", "From", "GrantBody", "Json", "MembershipBody", "PriceBody", "TaskName", "TenantName", "TierBody", "To", "also_as",
+    "not_past_ns", "parse_time_ns",
 ]  # fmt: skip
 
 Json = dict[str, Any]
 TenantName = Annotated[str | None, Parameter(min_length=1, max_length=200, description="only of this tenant")]
+TaskName = Annotated[str | None, Parameter(max_length=64, description="of this task only")]
+From = Annotated[str, Parameter(query="from", max_length=40, description="start of the period: Unix seconds or ISO 8601; whole minutes")]
+To = Annotated[str, Parameter(max_length=40, description="end of the period, exclusive")]
 
 _NS: Final = 1_000_000_000
 _LATEST_NS: Final = 1 << 62
@@ -33,7 +37,9 @@ _MICRO_MAX = 10**18
 Token = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z", description="1 to 64 letters, digits, '-' or '_'")]
 Percent = Annotated[int, Meta(ge=0, le=1_000)]
 Note = Annotated[str, Meta(max_length=200, description="the reason; stored in the event log")]
-From = Annotated[str, Meta(max_length=40, description="valid from: Unix seconds or ISO 8601 (UTC), not in the past; empty: from now on")]
+ValidFrom = Annotated[
+    str, Meta(max_length=40, description="valid from: Unix seconds or ISO 8601 (UTC), not in the past; empty: from now on")
+]
 
 
 class GrantBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -62,14 +68,14 @@ class TierBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     live_tasks: Annotated[int, Meta(ge=1, le=1 << 20, description="tasks of one tenant that are not over")] | UnsetType | None = UNSET
     exclusive: Annotated[bool, Meta(description="whether tasks may have a device for themselves")] | UnsetType | None = UNSET
     queued_tasks: Annotated[int, Meta(ge=1, le=1 << 20, description="tasks of one tenant in the queue")] | UnsetType | None = UNSET
-    from_: From = msgspec.field(default="", name="from")
+    from_: ValidFrom = msgspec.field(default="", name="from")
 
 
 class MembershipBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """The tier of a tenant."""
 
     tier: Literal["premium", "standard", "basic"]
-    from_: From = msgspec.field(default="", name="from")
+    from_: ValidFrom = msgspec.field(default="", name="from")
 
 
 class PriceBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -77,7 +83,7 @@ class PriceBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     core_second_micro: Annotated[int, Meta(ge=0, le=10**15, description="micro-credits a core-second")]
     gib_second_micro: Annotated[int, Meta(ge=0, le=10**15, description="micro-credits a GiB-second")]
-    from_: From = msgspec.field(default="", name="from")
+    from_: ValidFrom = msgspec.field(default="", name="from")
 
 
 def also_as(*media: str) -> type[Operation]:

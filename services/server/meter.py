@@ -199,7 +199,7 @@ class Meter:
     def _interval(self, to_ns: int) -> list[Event]:
         from_ns = self.accounted_ns
         uses: dict[str, _Use] = {}
-        charged = self._charge(uses, to_ns)
+        charged, launch_ns = self._charge(uses, to_ns)
         scheduler = self._schedule(to_ns) * self.cores
         self._hold(uses, from_ns, to_ns)
         for session, compile_ns in self._compiled.items():
@@ -231,20 +231,22 @@ class Meter:
                 idle_core_ns=idle,
                 serial_first=serial_first,
                 serial_last=self.serial,
+                launch_ns=launch_ns,
             )
         )
         self.accounted_ns = to_ns
         return events
 
-    def _charge(self, uses: dict[str, _Use], to_ns: int) -> int:
-        """Core time of launches before ``to_ns``; a launch that goes on is cut there."""
-        charged = 0
+    def _charge(self, uses: dict[str, _Use], to_ns: int) -> tuple[int, int]:
+        """Core time and wall time of launches before ``to_ns``; a launch that goes on is cut there."""
+        charged = launch_ns = 0
         rest: list[_Launch] = []
         for launch in self._launches:
             if launch.start_ns >= to_ns and not launch.end_ns == to_ns:
                 rest.append(launch)
                 continue
             use = uses.setdefault(launch.session, _Use())
+            launch_ns += min(launch.end_ns, to_ns) - launch.start_ns
             if launch.end_ns <= to_ns:
                 part = launch.core_ns
                 if launch.repeats:
@@ -260,7 +262,7 @@ class Meter:
             use.repeated_ns += part if launch.repeats else 0
             charged += part
         self._launches = rest
-        return charged
+        return charged, launch_ns
 
     def _schedule(self, to_ns: int) -> int:
         """Nanoseconds of scheduler work before ``to_ns``."""

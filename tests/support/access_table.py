@@ -213,6 +213,8 @@ BILLING: Final[dict[tuple[str, str], Route]] = {
     ("PUT", "/api/v1/billing/tenants/{tenant:str}/tier"): Route("tariff.write", of="tenant", body={"tier": "Basic"}),
     ("GET", "/api/v1/billing/tiers"): Route("credits.read"),
     ("PUT", "/api/v1/billing/tiers/{tier:str}"): Route("tariff.write", path={"tier": "Basic"}, body={"priority_ceiling": 0}),
+    ("GET", "/api/v1/billing/utilization"): Route("credits.read"),
+    ("GET", "/api/v1/billing/utilization/series"): Route("credits.read"),
     ("GET", "/api/v1/billing/verify"): Route("credits.read", closed=True),
     ("GET", "/health"): Route("public"),
     ("GET", "/health/live"): Route("public"),

@@ -12,12 +12,14 @@ from typing import Generic, TypeVar
 import msgspec
 
 from bus_schemas.statement import Statement, StatementGrant, StatementLine, StatementPrice
+from bus_schemas.utilization import UtilizationBuckets, UtilizationLine, UtilizationReport, UtilizationSeries
 
 __all__ = [
     "Account", "AuditRecord", "Budget", "Candidate", "ClusterConfig", "CreditLine", "CreditReport", "CreditSeries", "Device", "Grant",
     "Group", "Identity", "Key", "LogPart", "Measured", "NewKey", "Node", "Observed", "Outcome", "Page", "Placement", "Price", "QuotaUse",
     "Reason", "Refusal", "Remedy", "Run", "RunningSession", "SeriesLine", "Statement", "StatementGrant", "StatementLine", "StatementPrice",
-    "Task", "Telemetry", "Tenant", "Tier", "TierMembership", "Tiers", "User", "Verification", "Waiting",
+    "Task", "Telemetry", "Tenant", "Tier", "TierMembership", "Tiers", "User", "UtilizationBuckets", "UtilizationLine",
+    "UtilizationReport", "UtilizationSeries", "Verification", "Waiting",
 ]  # fmt: skip
 
 T = TypeVar("T")

@@ -36,6 +36,8 @@ from wooly.api.answers import (
     TierMembership,
     Tiers,
     User,
+    UtilizationReport,
+    UtilizationSeries,
     Verification,
     Waiting,
 )
@@ -49,6 +51,7 @@ T = TypeVar("T")
 Period = Literal["day", "month", "total"]
 TierName = Literal["premium", "standard", "basic"]
 By = Literal["tenant", "task", "model", "node"]
+Step = Literal["minute", "hour", "day"]
 _BILLING = "billing/"
 _JOURNAL_S = 30.0
 """How long the controller may read a task's journals, beside the client's own limit of time."""
@@ -279,18 +282,30 @@ class Client:
         return self._get(_BILLING + "credits", CreditReport, **{"from": from_}, by=by, to=to, tenant=tenant, task=task)
 
     def series(
-        self,
-        by: By = "tenant",
-        *,
-        from_: str = "",
-        to: str = "",
-        step: Literal["minute", "hour", "day"] = "hour",
-        tenant: str | None = None,
-        top: int = 8,
+        self, by: By = "tenant", *, from_: str = "", to: str = "", step: Step = "hour", tenant: str | None = None, top: int = 8
     ) -> CreditSeries:
         """Credits over time. ``from_`` empty: the day before ``to``; ``to`` empty: up to now. ``top``: lines of their own (1 to 50); the
         rest is summed."""
         return self._get(_BILLING + "series", CreditSeries, **{"from": from_}, by=by, to=to, step=step, tenant=tenant, top=top)
+
+    def utilization(
+        self,
+        by: Literal["device", "node", "tenant", "task", "model"] = "device",
+        *,
+        from_: str = "",
+        to: str = "",
+        tenant: str | None = None,
+        task: str | None = None,
+    ) -> UtilizationReport:
+        """Time in each state, waste and its cost. ``from_`` and ``to``: as for ``credits``."""
+        return self._get(_BILLING + "utilization", UtilizationReport, **{"from": from_}, by=by, to=to, tenant=tenant, task=task)
+
+    def utilization_series(
+        self, *, from_: str = "", to: str = "", step: Step = "hour", tenant: str | None = None, top: int = 8
+    ) -> UtilizationSeries:
+        """The states of devices over time. ``from_`` and ``to``: as for ``series``. ``top``: how many devices (1 to 50)."""
+        path = _BILLING + "utilization/series"
+        return self._get(path, UtilizationSeries, **{"from": from_}, to=to, step=step, tenant=tenant, top=top)
 
     def verify(self) -> Verification:
         """Recompute the whole bill from the log and compare. Only without a tenant."""

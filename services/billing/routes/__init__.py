@@ -11,7 +11,7 @@ from litestar import Litestar, Request, Response, Router
 
 from billing.errors import BillingRequestError
 from services.billing.parts import Parts
-from services.billing.routes import accounts, credit, statements, system, tiers
+from services.billing.routes import accounts, credit, statements, system, tiers, utilization
 from services.kit.problems import HANDLERS, problem, unknown_parameters
 from services.kit.rest import make_rest_app
 
@@ -19,6 +19,7 @@ __all__ = ["ROUTES", "make_app"]
 
 _TAGGED: Final = {
     "Credits": credit.ROUTES,
+    "Utilization": utilization.ROUTES,
     "Accounts": accounts.ROUTES,
     "Grants": accounts.GRANTS,
     "Budgets": accounts.BUDGETS,

@@ -11,16 +11,13 @@ from litestar.params import Parameter
 from billing.periods import DAY_NS
 from billing.report import CreditLine, CreditReport, credit_report, credit_series, credits_text, report_csv
 from services.billing.parts import Ask, fresh_view
-from services.billing.requests import Json, TenantName, also_as, parse_time_ns
+from services.billing.requests import From, Json, TaskName, TenantName, To, also_as, parse_time_ns
 from services.kit.access.web import tenant_filter
 from services.kit.problems import problems
 
 __all__ = ["ROUTES"]
 
 By = Annotated[str, Parameter(description="tenant, task, model (the title of the session) or node", max_length=20)]
-From = Annotated[str, Parameter(query="from", max_length=40, description="start of the period: Unix seconds or ISO 8601; whole minutes")]
-TaskName = Annotated[str | None, Parameter(max_length=64, description="of this task only")]
-To = Annotated[str, Parameter(max_length=40, description="end of the period, exclusive")]
 
 
 def _line(line: CreditLine) -> Json:

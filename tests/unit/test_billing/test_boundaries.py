@@ -263,7 +263,10 @@ def test_the_first_difference_is_named() -> None:
     assert said == "account tenant:lab: the view has 13 micro-credits, the log gives 12"
     odd = fold([used(1, 0, 5)], [used(2, 1, 7)])
     odd.unbelieved["n"] = 1
-    assert verify(odd, log).first_difference == "the views differ outside rows and balances (tariff, tiers, budgets, devices or findings)"
+    assert (
+        verify(odd, log).first_difference
+        == "the views differ outside rows and balances (tariff, tiers, budgets, devices, utilization or findings)"
+    )
     assert not any(verify(view, log).ok for view in (behind, other, short, same, odd))
 
 

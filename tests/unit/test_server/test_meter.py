@@ -36,6 +36,7 @@ def test_one_launch_in_one_interval() -> None:
     (used,), (device,) = usage(events := m.cut(1000)), devices(events)
     assert (used.core_ns, used.instructions, used.launches) == (90, 7, 1)
     assert (device.charged_core_ns, device.scheduler_core_ns, device.idle_core_ns) == (90, 80, 2000 - 90 - 80)
+    assert device.launch_ns == 60
 
 
 def test_a_long_launch_is_split_in_proportion_and_adds_up() -> None:
@@ -47,6 +48,7 @@ def test_a_long_launch_is_split_in_proportion_and_adds_up() -> None:
     assert len(parts) == 3
     assert sum(parts) == 3 * end - 7
     assert [event.instructions for event in usage(events)] == [0, 0, 11]
+    assert [event.launch_ns for event in devices(events)] == [SECOND - 1, SECOND, end - 2 * SECOND]
     assert all(event.to_ns - event.from_ns <= INTERVAL_NS for event in usage(events))
 
 

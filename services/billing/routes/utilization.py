@@ -1,0 +1,68 @@
+"""Utilization of devices: time in each state, waste and its cost, over a period; and over time for charts."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final
+
+import msgspec
+from litestar import MediaType, Response, get
+from litestar.params import Parameter
+
+from billing.periods import DAY_NS
+from billing.utilization_report import report_csv, utilization_report, utilization_series
+from services.billing.parts import Ask, fresh_view
+from services.billing.requests import From, Json, TaskName, TenantName, To, also_as, parse_time_ns
+from services.kit.access.web import tenant_filter
+from services.kit.problems import problems
+
+__all__ = ["ROUTES"]
+
+By = Annotated[str, Parameter(description="device, node, tenant, task or model (the title of the session)", max_length=20)]
+
+
+@get(
+    "/api/v1/billing/utilization",
+    summary="Report the states of devices, their waste and its cost",
+    media_type=MediaType.JSON,
+    action="credits.read",
+    responses=problems(),
+    operation_class=also_as("text/csv"),
+)
+async def utilization(
+    request: Ask, by: By = "device", from_: From = "", to: To = "", tenant: TenantName = None, task: TaskName = None
+) -> Response[Any]:
+    """JSON, or CSV if the Accept header prefers text/csv. With a tenant: what its tasks are given, not what no task held."""
+    only = tenant_filter(request, "credits.read", tenant)
+    view = await fresh_view(request)
+    report = utilization_report(view, by, parse_time_ns("from", from_), parse_time_ns("to", to), tenant=only, task=task)
+    if request.accept.best_match(["application/json", "text/csv"], default="application/json") == "text/csv":
+        headers = {"content-disposition": 'attachment; filename="utilization.csv"'}
+        return Response(report_csv(report), media_type="text/csv", headers=headers)
+    return Response(msgspec.to_builtins(report))
+
+
+@get(
+    "/api/v1/billing/utilization/series",
+    summary="Report the states of devices over time, in buckets of a minute, an hour or a day",
+    action="credits.read",
+    responses=problems(),
+)
+async def series(
+    request: Ask,
+    from_: From = "",
+    to: To = "",
+    step: Annotated[str, Parameter(max_length=20, description="minute, hour or day")] = "hour",
+    tenant: TenantName = None,
+    top: Annotated[int, Parameter(ge=1, le=50, description="the number of devices: those with the most time that is not busy")] = 8,
+) -> Json:
+    """Without ``from``: the day before ``to``. Without ``to``: up to now. The period is extended to whole buckets."""
+    only = tenant_filter(request, "credits.read", tenant)
+    view = await fresh_view(request)
+    to_ns = parse_time_ns("to", to) or time.time_ns()
+    from_ns = parse_time_ns("from", from_) or max(0, to_ns - DAY_NS)
+    answer: Json = msgspec.to_builtins(utilization_series(view, from_ns, to_ns, step, tenant=only, top=top))
+    return answer
+
+
+ROUTES: Final = (utilization, series)
