@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 import msgspec
 import pytest
 
-from bus_schemas.events import SessionOpenedFact, UsageRecorded
+from bus_schemas.events import DeviceAccounted, SessionOpenedFact, UsageRecorded
 from bus_schemas.telemetry import RunningSession, Telemetry
 from tests.support.plane import GIB, wait_until
 from tests.support.secured import HOME, OTHER, Secured
@@ -73,7 +73,9 @@ def house() -> Iterator[Secured]:
         usage = UsageRecorded(
             "node-a", 1, 0, 1, opened.session, HOME, f"{HOME}-task", 0, now_ns - 10**9, now_ns, 10**9, 10**6, 1, 1
         )  # fmt: skip
-        house.plane.publish("usage", "node-a", usage)
+        accounts = DeviceAccounted("node-a", 1, 0, 1, now_ns - 10**9, 10**9, 2, 10**9, 0, 10**9, 1, 1, 10**9)
+        unused = DeviceAccounted("node-a", 1, 0, 2, now_ns, 10**9, 2, 0, 0, 2 * 10**9, 2, 1)
+        house.plane.publish("usage", "node-a", usage, accounts, unused)
         running = RunningSession(f"{HOME}-session", f"{HOME}-task", 2, GIB, HOME, core_ns=7)
         house.plane.publish_telemetry(Telemetry(now_ns, "node-a", 1, 0, 1000, 50, 5, 8 * GIB, GIB, running=(running,), cores=2))
         wait_until(lambda: bool(house.admin("GET", "/api/v1/telemetry").json["items"]))
@@ -151,6 +153,10 @@ def use(client: Client) -> None:
     assert client.prices().items[0] == priced and priced.windows[-1].gib_second_micro == 2
     series = client.series("task", from_="", to="", step="minute", tenant=HOME, top=2)
     assert sum(series.lines[0].micro) > 0 and len(series.lines[0].micro) == len(series.times)
+    report = client.utilization("task", from_="2020-01-01", to="2100-01-01", tenant=HOME, task=f"{HOME}-task")
+    assert report.items[0].waste_core_ns == 10**9 and report.total.busy_ns + report.total.underused_ns == 10**9 == report.total.wall_ns
+    buckets = client.utilization_series(from_="", to="", step="minute", tenant=HOME, top=1)
+    assert sum(map(sum, buckets.devices[0].times_ns)) == 10**9 and len(buckets.states) == len(buckets.devices[0].times_ns)
     assert client.verify().ok and client.verify().first_difference is None
     found = client.statement(HOME, time.strftime("%Y-%m", time.gmtime()))
     assert found.opening_micro + found.granted_micro - found.core_micro - found.vram_micro == found.closing_micro and found.lines
@@ -238,6 +244,22 @@ def test_refusals_say_status_sentence_and_fields(house: Secured, client: Recorde
     with pytest.raises(ApiError) as found:
         member.grant(HOME, 1)
     assert found.value.status == 403
+
+
+def test_a_tenant_sees_the_utilization_of_its_own_tasks_only(house: Secured, client: Recorded) -> None:
+    """The device was held by a task of one tenant for a second, and by none for another."""
+    assert {line.key: line.wall_ns for line in client.utilization("tenant").items} == {HOME: 10**9, "": 10**9}
+    url = house.plane.controller.url
+    member = Client(url, api_key=house.askers[f"{HOME} member"].key)
+    other = Client(url, api_key=house.askers[f"{OTHER} member"].key)
+    assert [line.key for line in member.utilization("tenant").items] == [HOME]
+    assert member.utilization("device").total.wall_ns == member.utilization("device", tenant=HOME).total.wall_ns == 10**9
+    assert other.utilization("device").items == () == other.utilization("task", task=f"{HOME}-task").items
+    assert other.utilization_series(step="minute").devices == ()
+    for asked in (lambda: other.utilization("task", tenant=HOME), lambda: other.utilization_series(tenant=HOME)):
+        with pytest.raises(ApiError) as refused:
+            asked()
+        assert refused.value.status in (403, 404)
 
 
 def test_wrong_addresses(house: Secured) -> None:

@@ -121,14 +121,22 @@ def test_rest_answers(nats: NatsServer, tmp_path: Path) -> None:
     assert csv[0].startswith("node,core_credits") and csv[1].startswith("n1,") and csv[2].startswith("total,")
     part = json.loads(billing.get(f"/api/v1/billing/credits?by=tenant&from={MINUTE_NS // SECOND}&to=1970-01-01T00:02:00"))
     assert part["total"]["launches"] == 41
+    waste = json.loads(billing.get("/api/v1/billing/utilization?by=node&to=1970-01-01T00:02:00"))
+    line = waste["items"][0]
+    assert (line["key"], line["wall_ns"], line["used_core_ns"] + line["waste_core_ns"]) == ("n1", SECOND, 2 * SECOND)
+    csv = billing.get("/api/v1/billing/utilization", accept="text/csv").splitlines()
+    assert csv[0].startswith("device,busy_ns,underused_ns") and csv[1].startswith("n1/0,") and csv[2].startswith("total,")
+    series = json.loads(billing.get("/api/v1/billing/utilization/series?step=minute&from=0&to=120"))
+    assert [sum(line) for line in zip(*series["devices"][0]["times_ns"], strict=True)] == [SECOND, 0]
     ledger = json.loads(billing.get("/api/v1/billing/ledger"))
     assert ledger["debits_micro"] == ledger["credits_micro"] > 0 and sum(a["micro"] for a in ledger["accounts"]) == 0
     assert "wooly_billing_core_credits_total" in billing.get("/metrics", accept="text/plain")
     for query, field in (("by=colour", "by"), ("from=yesterday", "from"), ("from=9&to=3", "to")):
-        with pytest.raises(urllib.error.HTTPError) as raised:
-            billing.get("/api/v1/billing/credits?" + query)
-        problem = json.loads(raised.value.read())
-        assert raised.value.code == 400 and problem["errors"][0]["field"] == field
+        for report in ("credits", "utilization"):
+            with pytest.raises(urllib.error.HTTPError) as raised:
+                billing.get(f"/api/v1/billing/{report}?{query}")
+            problem = json.loads(raised.value.read())
+            assert raised.value.code == 400 and problem["errors"][0]["field"] == field
     nats.kill()
     assert json.loads(billing.get("/health"))["status"] == "ok"
     assert billing.end(signal.SIGTERM) == 0

@@ -77,6 +77,15 @@ def test_a_run_is_placed_executed_and_billed(stack: EmbeddedStack, wooly: Wooly)
         line = next(item for item in report["items"] if item["key"] == key)
         assert line["core_credits_micro"] > 0 and line["launches"] > 0
         assert key in wooly("credits", "--by", by, **where).stdout
+    by_task = json.loads(wooly("utilization", "--by", "task", "--json", **where).stdout)
+    held = next(item for item in by_task["items"] if item["key"] == tasks[0]["id"])
+    assert held["used_core_ns"] > 0 and held["busy_ns"] + held["underused_ns"] > 0
+    states = ("busy", "underused", "memory_bound", "cpu_bound", "blocked", "fragmented", "idle")
+    assert sum(by_task["total"][f"{state}_ns"] for state in states) == by_task["total"]["wall_ns"]
+    device = f"{tasks[0]['node']}/0"
+    assert device in wooly("utilization", **where).stdout
+    devices = list(csv.DictReader(io.StringIO(wooly("utilization", "--csv", "--tenant", "team-a", **where).stdout)))
+    assert [row["device"] for row in devices] == [device, "total"] and devices[0]["used_core_ns"] == str(held["used_core_ns"])
     rows = list(csv.DictReader(io.StringIO(wooly("credits", "--csv", **where).stdout)))
     assert any("team-a" in row.values() for row in rows)
 

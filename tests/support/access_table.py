@@ -141,6 +141,8 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("GET", "/credits"): Route("credits.read"),
     ("GET", "/credits/export.csv"): Route("credits.read"),
     ("GET", "/credits/statement/{tenant:str}"): Route("credits.read", of="tenant"),
+    ("GET", "/utilization"): Route("credits.read"),
+    ("GET", "/utilization/export.csv"): Route("credits.read"),
     ("POST", "/credits/budget"): Route("budget.write", of_form="tenant", form={"tenant": "$", "period": "month", "limit": "9"}),
     ("POST", "/credits/grant"): Route("credits.grant", form={"tenant": "$", "credits": "1"}, names_tenant=True),
     ("GET", "/groups"): Route("group.read"),

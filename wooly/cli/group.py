@@ -55,6 +55,7 @@ COMMANDS: Final = {
     "users": ("wooly.cli.access", "users", "Users: list, create, change, disable."),
     "audit": ("wooly.cli.audit", "audit", "Audit records: export signed, verify offline."),
     "credits": ("wooly.cli.credits", "credits_", "Credits: used, granted, budgets, statements."),
+    "utilization": ("wooly.cli.utilization", "utilization", "States of devices, waste and its cost; watch other GPUs."),
     "model-cache": ("wooly.cli.model_cache", "model_cache", "Keep models on a node: list, add, delete."),
     "wis": ("wooly.cli.wis_tools", "wis", "Assemble, disassemble and verify WIS programs."),
     "doctor": ("wooly.cli.doctor", "doctor", "Say what is wrong on this machine, and the fix."),

@@ -19,8 +19,8 @@ from services.controller.web.history import ALL_TENANTS, RANGES, Floats, History
 from services.controller.web.scope import Scope
 
 __all__ = [
-    "Chart", "Charts", "Line", "chart_context", "chart_data", "chart_points", "chart_table", "cluster_charts", "credits_chart",
-    "credits_per_hour", "device_charts", "device_timeline", "past_charts",
+    "Chart", "Charts", "Column", "Line", "chart_context", "chart_data", "chart_points", "chart_table", "cluster_charts", "credits_chart",
+    "credits_per_hour", "device_charts", "device_timeline", "past_charts", "stacked_columns",
 ]  # fmt: skip
 
 _TABLE_ROWS: Final = 12
@@ -294,7 +294,7 @@ def _band(lane: Json, from_ns: int, slot_ns: int, quota_bytes: int) -> Band:
         node_name=lane["node_name"],
         gpu=lane["gpu"],
         session=lane["session"],
-        columns=tuple(_columns(rows, from_ns, slot_ns)),
+        columns=tuple(stacked_columns(CONDITIONS, rows, slot_ns, lambda slot: _time_of_day(from_ns + slot * slot_ns, slot_ns))),
         memory=tuple(_areas(lane, max(peak, quota_bytes))) if peak else (),
         peak_bytes=peak,
         summary=", ".join(figures) or "nothing ran",
@@ -308,9 +308,12 @@ def _swapped(lane: Json, slot_ns: int) -> list[int]:
     return [max(0, slot_ns - sum(times)) if out else 0 for times, out in zip(busy, lane["swapped_bytes"], strict=True)]
 
 
-def _columns(rows: Json, from_ns: int, slot_ns: int) -> Iterable[Column]:
-    """Neighbours that look the same make one column; where nothing was, there is none."""
-    slots = [tuple(rows[name][at] for _, _, name in CONDITIONS) for at in range(len(rows["run_ns"]))]
+def stacked_columns(
+    conditions: Sequence[tuple[str, str, str]], rows: Mapping[str, Sequence[int]], slot_ns: int, when: Callable[[int], str]
+) -> Iterable[Column]:
+    """The times in ``rows`` (by the third of each condition) of slots, the first condition at the bottom. Neighbours that look the same
+    make one column; where nothing was, there is none. ``when``: the time of a slot in words."""
+    slots = list(zip(*(rows[name] for _, _, name in conditions), strict=True))
     at = 0
     while at < len(slots):
         end = at + 1
@@ -320,13 +323,13 @@ def _columns(rows: Json, from_ns: int, slot_ns: int) -> Iterable[Column]:
             shares = [max(_LEAST, 100 * value / slot_ns) if value else 0.0 for value in slots[at]]
             scale = min(1.0, 100 / sum(shares))
             parts, top = [], 100.0
-            for (name, _, _), share in zip(CONDITIONS, shares, strict=True):
+            for (name, _, _), share in zip(conditions, shares, strict=True):
                 if share:
                     top -= share * scale
                     parts.append((name, round(max(0.0, top), 1), round(share * scale, 1)))
-            shares_of = zip(CONDITIONS, slots[at], strict=True)
+            shares_of = zip(conditions, slots[at], strict=True)
             figures = [f"{label.lower()} {100 * value // slot_ns} %" for (_, label, _), value in shares_of if value]
-            yield Column(at, end - at, tuple(parts), f"{_time_of_day(from_ns + at * slot_ns, slot_ns)}: {', '.join(figures)}")
+            yield Column(at, end - at, tuple(parts), f"{when(at)}: {', '.join(figures)}")
         at = end
 
 

@@ -6,7 +6,7 @@ import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -23,7 +23,7 @@ from services.controller.web.listing import Listing
 from services.controller.web.settings import micro_of
 from services.controller.web.templating import page, scope_of
 
-__all__ = ["ROUTES", "GROUPINGS", "PERIODS", "Asked", "ask_of", "chart_of", "rows_of"]
+__all__ = ["ROUTES", "GROUPINGS", "PERIODS", "Asked", "address_of", "ask_of", "chart_of", "file_of", "rows_of", "titles_of"]
 
 _SORTS: Final = ("credits", "key", "core", "vram", "time", "memory", "launches")
 _KEYS: Final = {
@@ -56,7 +56,7 @@ async def credits(request: Ask) -> Response[str]:
     except (Unreachable, Refused) as error:
         status = 503 if isinstance(error, Unreachable) else error.status
         return page(request, "credits/away.html", status=status, reason=str(error), asked=asked)
-    titles = await _titles(request, asked, [line["key"] for line in report["items"]])
+    titles = await titles_of(request, asked.by, [line["key"] for line in report["items"]])
     lines, total = rows_of(report)
     listing = Listing.parse(
         "/credits", request.query_params, sorts=_SORTS, default="-credits", filters=("period", "from", "to", "tenant", "by")
@@ -72,8 +72,8 @@ async def credits(request: Ask) -> Response[str]:
         request,
         "credits/page.html",
         asked=asked,
-        periods=[(name, label, _address(asked, period=name)) for name, label in PERIODS],
-        groupings=[(name, label, _address(asked, by=name)) for name, label in GROUPINGS],
+        periods=[(name, label, address_of(asked, period=name)) for name, label in PERIODS],
+        groupings=[(name, label, address_of(asked, by=name)) for name, label in GROUPINGS],
         csv="/credits/export.csv?" + urlencode({"by": asked.by, **asked.pairs}),
         listing=listing,
         rows=shown,
@@ -87,29 +87,33 @@ async def credits(request: Ask) -> Response[str]:
     )
 
 
-def _address(asked: Asked, **changes: str) -> str:
+def address_of(asked: Asked, path: str = "/credits", **changes: str) -> str:
+    """The page at ``path`` for another query."""
     pairs = {"by": asked.by, **asked.pairs, **changes}
     if pairs["period"] != "custom":
         pairs = {name: value for name, value in pairs.items() if name not in ("from", "to")}
-    usual = {"by": "tenant", "period": "hour"}
+    usual = {"by": asked.usual, "period": "hour"}
     kept = {name: value for name, value in pairs.items() if usual.get(name) != value}
-    return "/credits" + ("?" + urlencode(kept) if kept else "")
+    return path + ("?" + urlencode(kept) if kept else "")
 
 
-async def _titles(request: Ask, asked: Asked, keys: list[str]) -> dict[str, str]:
-    """What people call tasks and nodes."""
+async def titles_of(request: Ask, by: str, keys: list[str]) -> dict[str, str]:
+    """What people call tasks, nodes and their devices."""
     view = await parts_of(request).fresh_view()
-    if asked.by == "task":
+    if by == "task":
         return {key: view.tasks[key].submitted.title for key in keys if key in view.tasks and view.tasks[key].submitted.title}
-    if asked.by == "node":
+    if by == "node":
         return {key: view.nodes[key].registered.name for key in keys if key in view.nodes}
+    if by == "device":
+        apart = {key: key.rpartition("/") for key in keys}
+        return {key: f"{view.nodes[node].registered.name} GPU {gpu}" for key, (node, _, gpu) in apart.items() if node in view.nodes}
     return {}
 
 
 @get("/credits/export.csv", action="credits.read", include_in_schema=False)
 async def export(request: Ask) -> Response[Any]:
     asked = ask_of(request.query_params, int(time.time()), scope_of(request).tenant)
-    return await _file(request, context_of(request).billing, "credits", "text/csv", f"credits-{asked.by}.csv", asked.query)
+    return await file_of(request, context_of(request).billing, "credits", "text/csv", f"credits-{asked.by}.csv", asked.query)
 
 
 @get("/credits/statement/{tenant:str}", action="credits.read", include_in_schema=False)
@@ -119,10 +123,10 @@ async def statement(request: Ask, tenant: str) -> Response[Any]:
     media = "text/csv" if form == "csv" else "text/html"
     name = f"statement-{month}.csv" if form == "csv" else ""
     query = {"month": month, "format": "csv" if form == "csv" else "html"}
-    return await _file(request, context_of(request).billing, f"statements/{quote(tenant, safe='')}", media, name, query)
+    return await file_of(request, context_of(request).billing, f"statements/{quote(tenant, safe='')}", media, name, query)
 
 
-async def _file(request: Ask, billing: BillingClient, path: str, media: str, name: str, query: Mapping[str, str]) -> Response[Any]:
+async def file_of(request: Ask, billing: BillingClient, path: str, media: str, name: str, query: Mapping[str, str]) -> Response[Any]:
     """Hand on what billing answers; ``name`` not empty: as a file to keep."""
     try:
         answer = await billing.download(path, request, media, **query)
@@ -203,6 +207,7 @@ class Asked:
     from_day: str  #: as the date fields show it: UTC, inclusive
     to_day: str  #: the same
     wrong: str = ""  #: what is not understood in the address, or empty
+    usual: str = "tenant"  #: ``by`` where the address names none
 
     @property
     def label(self) -> str:
@@ -223,10 +228,16 @@ class Asked:
         return pairs | ({"tenant": self.tenant} if self.tenant else {})
 
 
-def ask_of(query: Mapping[str, str], now_s: int, own: str = "") -> Asked:
-    """``own``: the caller's tenant, empty: all. An invalid period falls back to the last hour, with a message."""
-    by = query.get("by", "tenant")
-    by = by if by in dict(GROUPINGS) else "tenant"
+def ask_of(query: Mapping[str, str], now_s: int, own: str = "", groupings: Sequence[tuple[str, str]] = GROUPINGS) -> Asked:
+    """``own``: the caller's tenant, empty: all. An invalid period falls back to the last hour, with a message; an unknown grouping to the
+    first of ``groupings``."""
+    usual = groupings[0][0]
+    by = query.get("by", usual)
+    by = by if by in dict(groupings) else usual
+    return replace(_ask(query, now_s, own, by), usual=usual)
+
+
+def _ask(query: Mapping[str, str], now_s: int, own: str, by: str) -> Asked:
     tenant = own or query.get("tenant", "").strip()[:200]
     period, wrong = query.get("period", ""), ""
     end_s = (now_s // 60 + 1) * 60

@@ -24,6 +24,7 @@ from services.controller.web.stream import live_stream
 from services.controller.web.tasks import ROUTES as TASKS
 from services.controller.web.tasks import task_topic, tasks_topic
 from services.controller.web.templating import serve_asset
+from services.controller.web.utilization import ROUTES as UTILIZATION
 from services.kit.access.access import Access
 from services.kit.access.rules import Identity
 from services.kit.access.web import Proof
@@ -32,7 +33,7 @@ from services.kit.bus import Bus
 __all__ = ["Web", "WEB_ROUTES"]
 
 WEB_ROUTES: Final[list[Any]] = [
-    serve_asset, live_stream, *DASHBOARD, *NODES, *API, *TASKS, *GROUPS, *CLUSTER, *TIERS, *ACCESS, *CREDITS,
+    serve_asset, live_stream, *DASHBOARD, *NODES, *API, *TASKS, *GROUPS, *CLUSTER, *TIERS, *ACCESS, *CREDITS, *UTILIZATION,
 ]  # fmt: skip
 """Every handler of the pages: what make_app takes as ``more_routes``."""
 

@@ -34,19 +34,26 @@ __all__ = [
 TERMS: Final = {
     "balance": "The credits granted to a tenant less those charged; negative when the tenant owes.",
     "batch": "The message of one flush: allocations, uploads, one program, reads and frees.",
+    "blocked": "Of a device's time: it moved memory or did other work that is no launch, "
+    "or the task that held it waited for its tenant's budget.",
     "budget": "The most credits a tenant may spend in a day, a month or in all; further batches are refused when it is used up.",
+    "busy": "Of a device's time: what its work would have taken with all cores occupied.",
     "core share": "The part of all cores' time of a device that a session used in the last window. "
     "Utilization counts the time in which anything ran, so shares may add up to less.",
     "core time": "The time that cores of a device worked for a task, added up over cores: two cores for one second are two core-seconds.",
+    "CPU bound": "Of a device's time: tasks that had just run there gave it nothing to do, and memory was free for others.",
     "credit": "The unit of the bill: core credits for measured core time, VRAM credits for memory held over time.",
     "default VRAM": "The memory by which a task is placed that names none: of its tenant's tier, else of the cluster. The task may grow.",
     "drain": "To give a node no new tasks while it finishes those it has.",
     "epoch": "One incarnation of a process.",
     "exclusive": "Of a task: no other task is placed on its devices.",
+    "fragmented": "Of a device's time: nothing ran, while a task waited that the whole device could hold.",
     "GiB-second": "One GiB of device memory held for one second.",
     "group": "A named set of nodes; a node in a group serves only tasks that ask for the group.",
+    "idle": "Of a device's time: nothing ran, and no task waited that the device could hold.",
     "launch": "The execution of one batch's program on a device.",
     "mean wait": "How long the launches of a session waited for the device, on average over the last window.",
+    "memory bound": "Of a device's time: like CPU bound, but its memory was too full for another task.",
     "node": "The server process of one machine, with all its devices.",
     "overcommit": "Promising more memory than the device has; idle tasks are swapped out when it is needed.",
     "placement": "The choice of node and GPUs for a task.",
@@ -61,8 +68,10 @@ TERMS: Final = {
     "task": "What a user asks to run: priority, memory, GPUs, groups.",
     "tenant": "The party that owns tasks and pays for them.",
     "tier": "The price class of a tenant, which also bounds the priority of its tasks.",
+    "underused": "Of a device's time: a launch ran and left cores unoccupied.",
     "utilization": "The percentage of a window in which a device was busy.",
     "VRAM": "The memory of a device.",
+    "waste": "The core time of a device that no launch occupied.",
 }
 
 _ALSO: Final = {
@@ -70,7 +79,7 @@ _ALSO: Final = {
     "credits per hour": "credit", "devices": "node",
     "for core time": "core time", "for vram": "GiB-second", "gib·s": "GiB-second", "groups": "group", "launches": "launch",
     "nodes ready": "node", "running tasks": "task", "queued tasks": "task", "swapped out": "swapped", "vram credits": "credit",
-    "vram in use": "VRAM", "vram overcommit": "overcommit", "vram time": "GiB-second",
+    "cost of waste": "waste", "vram in use": "VRAM", "vram overcommit": "overcommit", "vram time": "GiB-second",
 }  # fmt: skip
 """Labels of pages -> the term that they are about."""
 _BY_LABEL: Final = {word.lower(): word for word in TERMS} | _ALSO
@@ -157,6 +166,7 @@ NAVIGATION: Final = (
     ("/nodes", "Nodes", "nodes", "node.read"),
     ("/groups", "Groups", "groups", "group.read"),
     ("/credits", "Credits", "credits", "credits.read"),
+    ("/utilization", "Utilization", "activity", "credits.read"),
     ("/settings", "Settings", "settings", "config.read"),
 )
 """(path, label, icon, the action one needs to be shown it)."""

@@ -222,7 +222,8 @@ def test_csv_has_every_line_and_runs_no_formula() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "field"), [({"by": "colour"}, "by"), ({"by": "node", "from_ns": -1}, "from"), ({"by": "node", "from_ns": 9, "to_ns": 3}, "to")]
+    ("asked", "field"),
+    [({"by": "colour"}, "by"), ({"by": "node", "from_ns": -1}, "from"), ({"by": "node", "from_ns": 9, "to_ns": 3}, "to")],
 )
 def test_a_wrong_report_is_refused_by_field(asked: dict[str, Any], field: str) -> None:
     with pytest.raises(BillingRequestError) as raised:
