@@ -16,6 +16,7 @@ one entry. Usage that is not believed (``evidence``) attributes no time to its t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -41,8 +42,11 @@ _NS: Final = 1_000_000_000
 _MS: Final = 1_000_000
 _KEPT_NS: Final = 300 * _NS
 """How long after its end a wait is remembered: intervals are accounted at most a minute after they begin."""
-_WAITS_MAX: Final = 1_024
-_NOBODY: Final = ("", "", "")
+_WAITS_MAX: Final = 256
+"""Of those."""
+_LOOKED_AT: Final = 256
+"""Tasks that wait now, longest first: a long queue costs no more."""
+_NO_OWNER: Final = ("", "", "")
 
 Owner = tuple[str, str, str]
 """(tenant, task, model); empty texts: none."""
@@ -167,7 +171,7 @@ class Utilization(msgspec.Struct, array_like=True):
             held_percent=held * 100 // memory_byte_ms if memory_byte_ms else 0,
             waited_ns=sum(to_ns - from_ns for from_ns, to_ns in waits),
         )
-        self._held(fact, [*owners, Use(_NOBODY, fact.wall_ns, 0)], states_of(seen), terms)
+        self._held(fact, [*owners, Use(_NO_OWNER, fact.wall_ns, 0)], states_of(seen), terms)
 
     def _held(self, fact: DeviceAccounted, owners: Sequence[Use], states: Sequence[int], terms: Terms) -> None:
         """Divide an interval among its owners, the last of which is none of the others."""
@@ -175,9 +179,10 @@ class Utilization(msgspec.Struct, array_like=True):
         by_memory = [use.byte_ms for use in owners]
         parts = [[0] * len(STATES) for _ in owners]
         for state, time_ns in enumerate(states):
-            weights = by_core if state in (BUSY, UNDERUSED, BLOCKED) and any(by_core) else by_memory
-            for part, share in zip(parts, _shares(time_ns, weights), strict=True):
-                part[state] = share
+            if time_ns:
+                weights = by_core if state in (BUSY, UNDERUSED, BLOCKED) and any(by_core) else by_memory
+                for part, share in zip(parts, _shares(time_ns, weights), strict=True):
+                    part[state] = share
         waste_ns = fact.wall_ns * fact.cores - sum(by_core)
         wastes = _shares(waste_ns, [sum(part) - part[BUSY] for part in parts])
         for use, part, waste in zip(owners, parts, wastes, strict=True):
@@ -218,7 +223,7 @@ class Utilization(msgspec.Struct, array_like=True):
             return []
         begin_ns, end_ns = fact.from_ns, fact.from_ns + fact.wall_ns
         groups = {*self.declared.get(fact.node, ()), *(group for group, nodes in self.groups.items() if fact.node in nodes)}
-        open_waits = ((self.needs[task].since_ns, end_ns, self.needs[task]) for task in self.waiting)
+        open_waits = ((self.needs[task].since_ns, end_ns, self.needs[task]) for task in itertools.islice(self.waiting, _LOOKED_AT))
         found: list[tuple[int, int]] = []
         for from_ns, to_ns, need in (*open_waits, *self.waited):
             from_ns, to_ns = max(from_ns, begin_ns), min(to_ns, end_ns)
@@ -253,10 +258,10 @@ def _apart(waits: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _owners(fact: DeviceAccounted, uses: Iterable[Use]) -> list[Use]:
-    """One a task, in order of the log. Usage of another length than the interval is attributed to nobody."""
+    """One a task, in order of the log. Usage of another length than the interval has no owner."""
     found: dict[Owner, Use] = {}
     for use in uses:
-        owner = use.owner if use.wall_ns == fact.wall_ns else _NOBODY
+        owner = use.owner if use.wall_ns == fact.wall_ns else _NO_OWNER
         known = found.get(owner, Use(owner, fact.wall_ns, 0))
         core_ns, byte_ms = known.core_ns + use.core_ns, known.byte_ms + use.byte_ms
         found[owner] = Use(owner, fact.wall_ns, core_ns, byte_ms, known.active or use.active)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from bus_schemas.events import UsageRecorded
+from bus_schemas.events import DeviceAccounted, Event, UsageRecorded
 from services.kit.access.tokens import make_key
 from services.kit.bus import connect
 from tests.browser.chrome import MISSING, Chrome
@@ -94,8 +94,10 @@ async def _charge(house: House) -> None:
     """What these tenants might have used in the hour before: facts of a node that was lost."""
     bus = await connect(house.nats.url, name="history")
     tasks = {task["title"]: task["id"] for task in house.controller.get("/api/v1/tasks?limit=1000")["items"]}
-    minute, serial, facts = int(time.time()) // 60, 0, []
-    for back in range(58, 0, -1):
+    minute, serial = int(time.time()) // 60, 0
+    facts: list[Event] = []
+    for back in range(58, 1, -1):
+        first, charged_ns = serial + 1, 0
         for number, (tenant, titles) in enumerate(_MODELS.items()):
             for share, title in enumerate(titles):
                 serial += 1
@@ -103,8 +105,12 @@ async def _charge(house: House) -> None:
                 busy = 1.4 + math.sin(back / 9 + 2 * number + share) + 0.3 * math.sin(back / 2)
                 core_ns, byte_ms = int(max(0.1, busy) * 10**9), int((1 + share) * 4e12 * (1.5 + math.sin(back / 17 + number)))
                 usage = (from_ns, from_ns + 60 * 10**9, core_ns, byte_ms, core_ns // 9, 40 + back % 7)
-                facts.append(UsageRecorded("past", 1, 0, serial, f"past-{title}", tenant, tasks.get(title, ""), number, *usage))
-    await bus.publish_events("usage", "past", facts)
+                facts.append(UsageRecorded("atlas", 0, 0, serial, f"past-{title}", tenant, tasks.get(title, ""), number, *usage))
+                charged_ns += core_ns
+        wall_ns, scheduler_ns = 60 * 10**9, charged_ns // 3
+        accounts = (from_ns, wall_ns, 2, charged_ns, scheduler_ns, 2 * wall_ns - charged_ns - scheduler_ns, first, serial, 3 * charged_ns)
+        facts.append(DeviceAccounted("atlas", 0, 0, 59 - back, *accounts))
+    await bus.publish_events("usage", "atlas", facts)
     await bus.close()
 
 
@@ -121,6 +127,7 @@ def pages(tasks: dict[str, str]) -> dict[str, str]:
         "node": "/nodes/atlas",
         "groups": "/groups",
         "credits": "/credits",
+        "utilization": "/utilization",
         "settings": "/settings",
         "tiers": "/settings/tiers",
         "keys": "/settings/keys",

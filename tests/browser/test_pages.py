@@ -68,7 +68,8 @@ def confirm(browser: Chrome, button: str) -> None:
 PAGES = ("/", "/tasks?open={running}", "/nodes/atlas", "/credits", "/settings/keys", "/login")
 MORE_PAGES = (
     "/tasks", "/tasks/{waiting}", "/tasks/new", "/tasks?q=nobody-has-this", "/nodes", "/groups", "/groups/new", "/groups/research",
-    "/credits?by=task&period=day", "/settings", "/settings/tiers", "/settings/users", "/settings/tenants", "/settings/quotas",
+    "/credits?by=task&period=day", "/utilization", "/utilization?by=task&period=week",
+    "/settings", "/settings/tiers", "/settings/users", "/settings/tenants", "/settings/quotas",
     "/settings/audit", "/help",
 )  # fmt: skip
 later = pytest.mark.soak
@@ -333,6 +334,20 @@ def test_credits_budgets_and_files(house: House, browser: Chrome) -> None:
     assert "acme" in browser.text()
 
 
+@later
+def test_utilization_of_devices_and_tasks(house: House, browser: Chrome) -> None:
+    until(lambda: browser.open("/utilization") or "borealis GPU 0" in browser.text("#listing table"), "a device has accounted")
+    assert browser.all(".gantt rect.state-cpu_bound"), "guests pause between steps: the device waits for them"
+    browser.click_text("States of borealis GPU 0 as a table", "summary")
+    browser.says("CPU bound", ".as-table[open] thead")
+    browser.click_text("By task", ".segment a")
+    browser.says("chat-7b serving", "#listing")
+    browser.click_text("24 hours", ".segment a")
+    assert "by=task" in browser.driver.current_url and "period=day" in browser.driver.current_url
+    with urllib.request.urlopen(f"{house.url}/utilization/export.csv?by=node&period=day") as answer:
+        assert answer.read().decode().splitlines()[0].startswith("node,busy_ns,underused_ns")
+
+
 def test_everything_can_be_read_and_done_without_scripts(house: House, browser: Chrome) -> None:
     task = ask(house, "POST", "/api/v1/tasks", {"title": "plain", "required_vram_mb": 2997, "gpu_count": 2, "queue": True})["id"]
     with browser.without_scripts():
@@ -341,7 +356,7 @@ def test_everything_can_be_read_and_done_without_scripts(house: House, browser: 
         browser.says("Why no device fits", f"#story-{task}")
         browser.click(f"#story-{task} .button-danger")
         browser.says("Cancelled.", "[data-flash]")
-        for path in ("/", "/nodes", "/groups", "/credits", "/settings"):
+        for path in ("/", "/nodes", "/groups", "/credits", "/utilization", "/settings"):
             browser.open(path)
             assert browser.text("h1")
     assert house.controller.get(f"/api/v1/tasks/{task}")["state"] == "cancelled"

@@ -44,6 +44,7 @@ def check_identity(node: Node) -> tuple[list[UsageRecorded], list[DeviceAccounte
     for fact in accounted:
         assert fact.charged_core_ns + fact.scheduler_core_ns + fact.idle_core_ns == fact.wall_ns * fact.cores
         assert min(fact.charged_core_ns, fact.scheduler_core_ns, fact.idle_core_ns) >= 0
+        assert fact.charged_core_ns <= fact.launch_ns * fact.cores <= fact.wall_ns * fact.cores
         named = [by_serial[(fact.epoch, serial)] for serial in range(fact.serial_first, fact.serial_last + 1)]
         assert sum(e.core_ns for e in named) == fact.charged_core_ns
         if fact.epoch == epoch:

@@ -260,6 +260,20 @@ def test_a_tenant_sees_the_utilization_of_its_own_tasks_only(house: Secured, cli
         with pytest.raises(ApiError) as refused:
             asked()
         assert refused.value.status in (403, 404)
+    everything = read(house, house.admin_key, "/utilization?by=task")
+    assert "States of node-a-name GPU 0" in everything and "(none)" in everything
+    own, nothing = (read(house, house.askers[f"{tenant} member"].key, "/utilization?by=task") for tenant in (HOME, OTHER))
+    assert f"/tasks/{HOME}-task" in own and "(none)" not in own
+    assert "No device has accounted for this period" in nothing and HOME not in nothing
+    rows = read(house, house.askers[f"{HOME} member"].key, "/utilization/export.csv?by=tenant").splitlines()
+    assert [row.partition(",")[0] for row in rows] == ["tenant", HOME, "total"]
+
+
+def read(house: Secured, key: str, path: str) -> str:
+    """A page, as this key sees it."""
+    request = urllib.request.Request(house.plane.controller.url + path, headers={"Authorization": f"Bearer {key}"})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return str(answer.read().decode())
 
 
 def test_wrong_addresses(house: Secured) -> None:

@@ -4,7 +4,7 @@ Sources of the formats: Prometheus text exposition format 0.0.4; the fields DCGM
 (``etc/dcp-metrics-included.csv`` and ``etc/default-counters.csv`` there); ``nvmlUtilization_t`` and ``nvmlMemory_t`` of the NVML reference.
 
 A launch is what they call utilization: the part of the time with a kernel running. The cores that it occupied are known where
-DCGM_FI_PROF_SM_ACTIVE is exported; without it a launch counts as busy, and underused time cannot be told. Neither tool knows of a queue or
+DCGM_FI_PROF_SM_ACTIVE is exported; without it a launch counts as busy, and none as underused. Neither tool knows of a queue or
 of transfers apart from kernels: blocked and fragmented are 0.
 """
 

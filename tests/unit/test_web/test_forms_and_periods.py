@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from bus_schemas.utilization import BUSY, IDLE, STATES
 from scheduler.placement import ClusterView
 from scheduler.placement.states import GLOBAL_LIMITS
 from services.controller.bodies import KeyBody, NewGroupBody, TaskBody
 from services.controller.errors import Invalid
 from services.controller.presenters.config import settings_of
-from services.controller.web.credits import ask_of, chart_of, rows_of
+from services.controller.web.credits import address_of, ask_of, chart_of, rows_of
 from services.controller.web.forms import read_as, revision_in
 from services.controller.web.settings import micro_of
+from services.controller.web.utilization import GROUPINGS, bands_of
 from tests.browser.png import palette_png
 
 NOON = int(datetime(2026, 11, 21, 12, 0, 30, tzinfo=UTC).timestamp())
@@ -152,6 +154,28 @@ def test_a_chart_and_its_table_say_the_same() -> None:
     assert sum(float(row[1]) for row in rows) == sum(data["series"][0]["values"]) == 60
     empty, _ = chart_of({"times": minutes, "lines": []}, 3_600, {})
     assert empty["series"][0]["values"] == [0] * 60
+
+
+def test_states_of_a_device_are_drawn_with_their_figures_as_a_table() -> None:
+    minute_ns = 60 * 10**9
+    times = [[0] * 60 for _ in STATES]
+    times[BUSY][58:] = [minute_ns // 4, minute_ns // 4]
+    times[IDLE][58:] = [minute_ns * 3 // 4, minute_ns // 4]  # the last minute has only begun
+    starts = [(NOON // 60 + number) * minute_ns for number in range(60)]
+    (band,) = bands_of({"times_ns": starts, "step_ns": minute_ns, "devices": [{"key": "n/0", "node": "n", "times_ns": times}]}, {})
+    assert [(column.x, column.parts) for column in band.columns] == [
+        (58, (("state-busy", 75.0, 25.0), ("state-idle", 0.0, 75.0))),
+        (59, (("state-busy", 75.0, 25.0), ("state-idle", 50.0, 25.0))),
+    ]
+    assert band.columns[0].title == "12:58: busy 25 %, idle 75 %"
+    assert band.title == "n/0" and band.summary == "waste 66.7 % of 1 min 30 s: busy 33.3 %, idle 66.7 %"
+    assert len(band.rows) <= 24 and band.rows[-1] == ["12:57", "30 s", "–", "–", "–", "–", "–", "1 min"]
+
+
+@pytest.mark.parametrize(("query", "by"), [({}, "device"), ({"by": "model"}, "model"), ({"by": "colour"}, "device")])
+def test_utilization_is_by_device_where_an_address_says_nothing_else(query: dict[str, str], by: str) -> None:
+    asked = ask_of(query, NOON, groupings=GROUPINGS)
+    assert asked.by == by and address_of(asked, "/utilization") == "/utilization" + ("?by=model" if by == "model" else "")
 
 
 def test_every_global_setting_is_on_the_page() -> None:
