@@ -96,7 +96,7 @@ HALF, FULL = MEMORY // 2 * 1000, MEMORY * 95 // 100 * 1000
 
 def test_known_waste_is_reported_to_the_unit() -> None:
     """One second of each kind, at a price that changes in the middle."""
-    log = Log(TariffSet(0, "standard", 3 * S, 2_000_000, 0))
+    log = Log(TariffSet(0, "standard", 2 * S, 2_000_000, 0))
     log.second({"core_ns": 2 * S, "byte_ms": HALF}, launch_ms=800, scheduler_core_ns=400 * MS)
     log.second({"core_ns": 2 * S, "byte_ms": FULL}, launch_ms=500)
     log.second({"byte_ms": HALF, "launches": 0})
@@ -108,10 +108,10 @@ def test_known_waste_is_reported_to_the_unit() -> None:
     assert times(line) == {"busy": 1000, "underused": 300, "blocked": 100, "cpu_bound": 100, "memory_bound": 500, "fragmented": 750,
                            "idle": 1000 + 1000 + 250}  # fmt: skip
     assert (line.used_core_ns, line.waste_core_ns) == (4 * S, 16 * S)
-    dear, cheap = (2 + 2 + 4) * 1_000_000_000, (4 + 4) * 2_000_000
-    assert line.waste_micro == dear + cheap and line.waste_credits == "8016.000000"
+    held, free = (2 + 2) * 1_000_000_000 + 4 * 2_000_000, (4 + 4) * 2_000_000
+    assert line.waste_micro == held + free and line.waste_credits == "4024.000000"
     assert line.waste_percent == 80.0
-    assert log.lines("task")["t"].waste_micro == dear and log.lines("task")[""].waste_micro == cheap
+    assert log.lines("task")["t"].waste_micro == held and log.lines("task")[""].waste_micro == free
     assert log.view.findings == []
 
 
@@ -120,17 +120,23 @@ def test_work_belongs_to_whom_it_is_of_and_the_rest_to_whom_holds_memory() -> No
     log.second(
         {"session": "s1", "task": "t1", "core_ns": 3 * S, "byte_ms": HALF // 2},
         {"session": "s2", "tenant": "globex", "task": "t2", "core_ns": 0, "byte_ms": HALF, "launches": 0},
-        launch_ms=900,
+        launch_ms=800,
+        scheduler_core_ns=CORES * 50 * MS,
     )
     lines = log.lines("tenant")
-    assert times(lines["acme"]) == {"busy": 750, "underused": 150, "cpu_bound": 33}
-    assert times(lines["globex"]) == {"cpu_bound": 66}
+    assert times(lines["acme"]) == {"busy": 750, "underused": 50, "cpu_bound": 50, "blocked": 50}
+    assert times(lines["globex"]) == {"cpu_bound": 100}
     assert lines["acme"].used_core_ns == 3 * S and lines["globex"].used_core_ns == 0
-    assert lines["acme"].waste_core_ns + lines["globex"].waste_core_ns == S == lines["total"].waste_core_ns
+    assert lines["acme"].waste_core_ns == 600 * MS and lines["globex"].waste_core_ns == 400 * MS
     assert lines["total"].wall_ns == S and set(log.lines("model")) == {"train", "", "total"}
+    log.at_ns = MINUTE_NS
+    log.second()
     own = log.lines("device", tenant="globex")
     assert own["total"] == msgspec.structs.replace(lines["globex"], key="total") and own["n/0"].used_core_ns == 0
     assert log.lines("task", task="t1")["total"].busy_ns == 750 * MS
+    log.at_ns = 2 * MINUTE_NS
+    log.second({"task": "t2", "core_ns": S, "byte_ms": HALF})
+    assert log.lines("task", to_ns=MINUTE_NS)["total"].wall_ns == log.lines("task", from_ns=2 * MINUTE_NS)["total"].wall_ns == S
 
 
 def test_a_tenant_whose_budget_is_used_up_is_blocked_and_no_other() -> None:
@@ -163,19 +169,36 @@ def test_a_device_is_fragmented_only_for_a_task_that_it_could_hold_whole(
 
 
 def test_waits_begin_and_end_with_what_happens_to_tasks_and_nodes() -> None:
-    log = Log(submitted("a", 100 * MS), placed("a", 200 * MS), submitted("b", 150 * MS), TaskStateChanged(300 * MS, "b", "cancelled"))
-    log.second()  # both waits lie in it, and overlap
-    log.add(TaskDisplaced(1100 * MS, "a", "n", True))
+    log = Log(submitted("a", 100 * MS), submitted("b", 150 * MS), placed("b", 200 * MS), placed("a", 300 * MS))
+    log.second()  # one wait lies within the other
+    log.add(TaskStateChanged(S, "a", "failed", "node lost"), TaskDisplaced(1100 * MS, "a", "n", True))
     log.second()
     log.add(ConfigChanged(2 * S, "n", "drained", 1))
     log.second()
     log.add(ConfigChanged(3 * S, "n", "drained", None), GroupChanged(3 * S, "g", nodes=("n",)))
     log.second()
-    log.add(GroupChanged(4 * S, "g", deleted=True), TaskStateChanged(4 * S, "a", "completed"), TaskDisplaced(4 * S, "a", "n", True))
+    log.add(GroupChanged(4 * S, "g", nodes=("n",), deleted=True))
     log.second()
-    assert times(log.lines()["n/0"]) == {"fragmented": 200 + 900, "idle": 800 + 100 + 3000}
+    log.add(TaskStateChanged(5 * S, "a", "cancelled"), TaskDisplaced(5 * S, "a", "n", True))
+    log.second()
+    assert times(log.lines()["n/0"]) == {"fragmented": 200 + 900 + 1000, "idle": 800 + 100 + 1000 + 1000 + 1000}
     series = utilization_series(log.view, 0, 60 * S, "minute")
-    assert series.devices[0].times_ns[STATES.index("fragmented")] == (1100 * MS,)
+    assert series.devices[0].times_ns[STATES.index("fragmented")] == (2100 * MS,)
+
+
+def test_a_task_that_holds_a_device_keeps_its_part_of_a_wait() -> None:
+    """Nothing ran while another waited: the time is that of the task that holds the memory. What ran is no fragment."""
+    log = Log(submitted("waits", 0))
+    log.second({"byte_ms": HALF, "launches": 0})
+    log.second({"byte_ms": HALF, "core_ns": S}, launch_ms=250)
+    assert times(log.lines("task")["t"]) == {"fragmented": 1000, "busy": 250, "cpu_bound": 750}
+    assert states_of(Interval(S, active=True, waited_ns=S)) == (0, 0, 0, S, 0, 0, 0)
+
+
+def test_work_of_the_executor_for_no_task_is_blocked_and_of_none() -> None:
+    log = Log()
+    log.second(scheduler_core_ns=CORES * 10 * MS)
+    assert times(log.lines("task")[""]) == {"blocked": 10, "idle": 990}
 
 
 def test_events_of_before_have_no_launch_time_and_count_as_cpu_bound() -> None:

@@ -67,6 +67,8 @@ def test_memory_bandwidth_bounds_too() -> None:
     seen = Sample(0, S, "g", 500, GIB, 80 * GIB, cores_permille=400, bandwidth_permille=600)
     (one,) = gpus_of([seen])
     assert one.times == (S * 4 // 10, S // 10, S // 2, 0, 0, 0, 0)
+    (one,) = gpus_of([Sample(0, S, "g", 500, GIB, 80 * GIB, cores_permille=600)])  # the two are measured at different times
+    assert one.times == (S // 2, 0, 0, S // 2, 0, 0, 0)
 
 
 def test_an_instance_of_mig_is_a_device_of_its_own_and_rubbish_is_none() -> None:
