@@ -149,7 +149,8 @@ class BillingView(msgspec.Struct):
             self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} jumps from serial {device.usage_serial} to {fact.serial}")
         device.usage_serial = fact.serial
         wall_ns = fact.to_ns - fact.from_ns
-        device.unaccounted[fact.serial] = Use(("", "", ""), wall_ns, fact.core_ns)
+        active = fact.core_ns > 0 or fact.launches > 0 or fact.compile_ns > 0
+        device.unaccounted[fact.serial] = Use(("", "", ""), wall_ns, fact.core_ns, active=active)
         if len(device.unaccounted) > _UNACCOUNTED_MAX:
             device.unaccounted.clear()
             self._doubt(fact.node, f"device {fact.gpu}", "its accounts do not follow its usage")
@@ -165,7 +166,6 @@ class BillingView(msgspec.Struct):
             self._doubt(fact.node, f"usage of {fact.tenant}, not charged", why)
             return
         model = self.evidence.title(fact)
-        active = fact.core_ns > 0 or fact.launches > 0 or fact.compile_ns > 0
         device.unaccounted[fact.serial] = Use((fact.tenant, fact.task, model), wall_ns, fact.core_ns, fact.byte_ms, active)
         key = (fact.from_ns // MINUTE_NS, fact.tenant, fact.task, fact.node, model)
         row = self.rows.setdefault(key, Row())

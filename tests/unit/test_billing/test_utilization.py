@@ -21,6 +21,7 @@ from bus_schemas.events import (
     DeviceFact,
     Event,
     GroupChanged,
+    KeyIssued,
     NodeRegistered,
     SessionOpenedFact,
     TariffSet,
@@ -216,6 +217,13 @@ def test_usage_that_is_not_believed_gives_its_tenant_no_time() -> None:
     year = 31_536_000 * S
     log.add(DeviceAccounted("n", 1, 0, 1, 0, year, CORES, S, 0, year * CORES - S, 1, 1))
     assert "acme" not in log.lines("tenant") and log.lines("tenant")[""].wall_ns == year
+
+
+def test_usage_of_a_session_that_does_not_count_gives_its_tenant_no_time() -> None:
+    """The node has a key, so what it says is checked: no session of acme was ever placed there."""
+    log = Log(KeyIssued(0, "k", "", "", "node", "", node="n"))
+    log.second({"core_ns": S, "byte_ms": HALF}, launch_ms=250)
+    assert times(log.lines("tenant")[""]) == {"busy": 250, "cpu_bound": 750} and "acme" not in log.lines("tenant")
 
 
 def test_accounts_that_do_not_add_up_are_a_finding_and_no_time() -> None:
