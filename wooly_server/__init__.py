@@ -22,6 +22,7 @@ SERVICES: Final = {
     "controller": "services.controller",
     "billing": "services.billing",
     "runner": "services.runner",
+    "operator": "services.operator",
     "up": "services.up",
     "keyring": "services.up.keyring",
     "health": "services.kit.health",

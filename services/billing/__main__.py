@@ -23,7 +23,7 @@ from services.kit.bus import Bus, connect
 from services.kit.errors import SettingError
 from services.kit.http import parse_address, serve
 from services.kit.log import get_logger
-from services.kit.process import ready, run_service
+from services.kit.process import first_of, ready, run_service
 
 
 async def serve_until(stop: asyncio.Event) -> None:
@@ -67,16 +67,6 @@ async def _lend(bus: Bus, projection: BillingProjection, lending: Callable[[], N
     await Allowances(bus, projection).start()
     lending()
     await asyncio.Event().wait()
-
-
-async def first_of(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
-    """Return when ``stop`` is set; raises what one of ``tasks`` raises before. Ends them."""
-    stopping = asyncio.create_task(stop.wait())
-    done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (stopping, *tasks):
-        task.cancel()
-    for task in done - {stopping}:
-        await task
 
 
 if __name__ == "__main__":

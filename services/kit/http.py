@@ -14,7 +14,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
 import h11
@@ -50,13 +50,13 @@ def parse_address(text: str, variable: str = "WOOLY_HTTP") -> tuple[str, int]:
 
 
 @contextlib.asynccontextmanager
-async def serve(app: Any, address: tuple[str, int]) -> AsyncIterator[str]:
-    """Serve an ASGI app inside the block; yields its URL, https with this process's certificate (WOOLY_TLS_CERT). Raises StartError when
-    the address cannot be had, SettingError for plain text beyond loopback."""
+async def serve(app: Any, address: tuple[str, int], environment: Mapping[str, str] = os.environ) -> AsyncIterator[str]:
+    """Serve an ASGI app inside the block; yields its URL, https with the certificate of ``environment`` (WOOLY_TLS_CERT). Raises StartError
+    when the address cannot be had, SettingError for plain text beyond loopback."""
     host, port = address
-    context = server_context(os.environ)
+    context = server_context(environment)
     if context is None:
-        plain_allowed(os.environ, host, "REST", f"set {CERT_VARIABLE} and {KEY_VARIABLE} to a certificate and its key")
+        plain_allowed(environment, host, "REST", f"set {CERT_VARIABLE} and {KEY_VARIABLE} to a certificate and its key")
     try:
         bound = socket.create_server((host, port), reuse_port=False)
     except OSError as error:

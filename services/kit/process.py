@@ -20,8 +20,8 @@ from services.kit.errors import KitError
 from services.kit.log import setup_logging
 
 __all__ = [
-    "DIE_WITH_PARENT", "PRIVATE_UMASK", "child_environment", "die_with_parent", "exited", "free_port", "ready", "run", "run_service",
-    "spawn", "stop_process",
+    "DIE_WITH_PARENT", "PRIVATE_UMASK", "child_environment", "die_with_parent", "exited", "first_of", "free_port", "ready", "run",
+    "run_service", "spawn", "stop_process",
 ]  # fmt: skip
 
 DIE_WITH_PARENT: Final = "WOOLY_DIE_WITH_PARENT"
@@ -136,6 +136,16 @@ def run(main: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> int:
         return uvloop.run(body())
     finally:
         _let_go_of_output()
+
+
+async def first_of(stop: asyncio.Event, *tasks: asyncio.Task[None]) -> None:
+    """Return when ``stop`` is set; raises what one of ``tasks`` raises before. Ends them."""
+    stopping = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait({stopping, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    for task in (stopping, *tasks):
+        task.cancel()
+    for task in done - {stopping}:
+        await task
 
 
 def run_service(name: str, serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> int:

@@ -11,6 +11,7 @@ from typing import Final
 __all__ = ["BY_NAME", "VARIABLES", "Variable"]
 
 _EVERY: Final = ("node", "controller", "billing", "replay", "runner")
+_ALL: Final = (*_EVERY, "operator")
 _REST: Final = ("controller", "billing")
 _MB_MAX: Final = 1 << 30
 _DAY_MS: Final = 86_400_000
@@ -42,6 +43,7 @@ def _number(name: str, default: int | str, low: int, high: int, readers: tuple[s
 _NODE: Final = ("node",)
 _CONTROLLER: Final = ("controller",)
 _RUNNER: Final = ("runner",)
+_OPERATOR: Final = ("operator",)
 
 VARIABLES: Final[tuple[Variable, ...]] = (
     # The bus, and how a service proves its identity there.
@@ -53,23 +55,27 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "CONTROLLER_NATS_URL", "URLs, comma-separated", "", ("node", "controller"),
         "Addresses of the bus. On a node it overrides `WOOLY_NATS_URL`; a controller reads it only if `WOOLY_NATS_URL` is not set.",
     ),
-    Variable("WOOLY_API_KEY", "API key", "", _EVERY, "The key that the service authenticates with on the bus; used by nodes."),
-    Variable("WOOLY_API_KEY_FILE", "path", "", _EVERY, "A file that holds `WOOLY_API_KEY`."),
+    Variable(
+        "WOOLY_API_KEY", "API key", "", _ALL,
+        "The key that the service authenticates with on the bus (used by nodes), or at the controller (the operator: an administrator's).",
+    ),
+    Variable("WOOLY_API_KEY_FILE", "path", "", _ALL, "A file that holds `WOOLY_API_KEY`."),
     Variable("WOOLY_NATS_NKEY", "path", "", _EVERY, "A file with the nkey seed of a service user that the bus configuration lists."),
     Variable("WOOLY_SEAL_KEY", "path", "", _EVERY, "A file with the hexadecimal keys that services sign events with; the same for all."),
-    Variable("WOOLY_TLS_CA", "path", "the system's authorities", _EVERY, "The CA certificates (PEM) that the service trusts."),
+    Variable("WOOLY_TLS_CA", "path", "the system's authorities", _ALL, "The CA certificates (PEM) that the service trusts."),
     Variable(
-        "WOOLY_TLS_CERT", "path", "", ("node", "controller", "billing"),
+        "WOOLY_TLS_CERT", "path", "the operator makes its own", ("node", "controller", "billing", "operator"),
         "The service's own certificate (PEM); needs `WOOLY_TLS_KEY`.",
     ),
-    Variable("WOOLY_TLS_KEY", "path", "", ("node", "controller", "billing"), "The private key of `WOOLY_TLS_CERT` (PEM)."),
+    Variable("WOOLY_TLS_KEY", "path", "", ("node", "controller", "billing", "operator"), "The private key of `WOOLY_TLS_CERT` (PEM)."),
     Variable(
-        "WOOLY_INSECURE", "0 or 1", "0", ("node", "controller", "billing", "replay", "up"),
+        "WOOLY_INSECURE", "0 or 1", "0", ("node", "controller", "billing", "replay", "operator", "up"),
         "1 allows plain text beyond loopback, for a network that is private by other means.",
     ),
     # HTTP.
     Variable(
-        "WOOLY_HTTP", "host:port", "127.0.0.1:8080 (controller), 127.0.0.1:8082 (billing)", _REST, "Where REST (and the web pages) listen."
+        "WOOLY_HTTP", "host:port", "127.0.0.1:8080 (controller), 127.0.0.1:8082 (billing), 0.0.0.0:8443 (operator)", (*_REST, "operator"),
+        "Where REST (and the web pages) listen, and the webhook of the operator.",
     ),
     Variable(
         "WOOLY_NODE_HTTP", "host:port", "not served", _NODE, "Where the node serves `/health/live`, `/health/ready` and `/metrics`."
@@ -154,9 +160,9 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     Variable("PYOPENCL_CTX", "PyOpenCL context", "the device by number", _NODE, "With `WOOLY_BACKEND=opencl`: the OpenCL device to use."),
     Variable("POCL_CACHE_DIR", "path", "`pocl` in WOOLY_CACHE_DIR", _NODE, "With `WOOLY_BACKEND=opencl`: where PoCL keeps machine code."),
     Variable(
-        "WOOLY_DATA_DIR", "path", "~/.local/share/wooly/server (node), .wooly (billing, runner)", ("node", "billing", "runner"),
+        "WOOLY_DATA_DIR", "path", "~/.local/share/wooly/server (node), .wooly (else)", ("node", "billing", "runner", "operator"),
         "Where the service keeps its state: journals, swapped memory and the model cache of a node; the saved view of billing; the "
-        "folders of scripts.",
+        "folders of scripts; the certificate of the operator.",
     ),
     Variable("WOOLY_CACHE_DIR", "path", "~/.cache/wooly/jit", _NODE, "Compiled programs; safe to delete."),
     Variable("XDG_RUNTIME_DIR", "path", "/tmp", _NODE, "Where the node's private folder of sockets is made."),
@@ -247,13 +253,31 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "1 permits webhooks at private, link-local and loopback addresses. Tenants choose the addresses.",
     ),
     # A runner.
-    Variable("CONTROLLER_URL", "URL", "required", _RUNNER, "The controller, as scripts reach it."),
+    Variable(
+        "CONTROLLER_URL", "URL", "required (runner); the WoolyCluster's (operator)", ("runner", "operator"),
+        "The controller, as scripts reach it, or the operator.",
+    ),
     Variable("RUNNER_NAME", "name", "the name of the machine", _RUNNER, "The name for `wooly submit --runner`; one runner a name."),
     _number("RUNNER_SLOTS", 2, 1, 256, _RUNNER, "Scripts that may run at a time."),
     Variable("RUNNER_TENANTS", "tenants, comma-separated", "all", _RUNNER, "The tenants whose scripts the runner executes."),
     Variable("RUNNER_PYTHONPATH", "paths", "none", _RUNNER, "Folders that scripts import from, in addition to the installed packages."),
+    # Operator.
+    Variable("OPERATOR_NAMESPACE", "name", "required", _OPERATOR, "The Kubernetes namespace of the operator and of the node servers."),
+    Variable("OPERATOR_NAME", "text", "the host name", _OPERATOR, "The operator's name in the lease; one process a name."),
+    Variable(
+        "OPERATOR_SERVICE", "name", "wooly-operator", _OPERATOR,
+        "The Kubernetes service through which the API server and pods reach the operators; its DNS name is that of their certificate.",
+    ),
+    Variable(
+        "OPERATOR_WEBHOOK", "name", "wooly-operator", _OPERATOR,
+        "The MutatingWebhookConfiguration into which the operator writes the authority of its certificate.",
+    ),
+    _number(
+        "OPERATOR_START_LEASE_MS", 600_000, 1_000, 7 * _DAY_MS, _OPERATOR,
+        "Time that the reservation of a pod is held without a session, in ms: until its first script starts, and between scripts.",
+    ),
     # Every service.
-    Variable("WOOLY_LOG", "debug, info, warning or error", "info", _EVERY, "Level of the log (JSON lines on standard error)."),
+    Variable("WOOLY_LOG", "debug, info, warning or error", "info", _ALL, "Level of the log (JSON lines on standard error)."),
     Variable(
         "OTEL_EXPORTER_OTLP_ENDPOINT", "URL", "no traces", ("node", "controller", "billing"),
         "The OpenTelemetry collector that traces go to; further `OTEL_*` variables apply as the OpenTelemetry SDK defines them.",
@@ -268,7 +292,7 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     # Between processes of one service; not for operators.
     Variable("WOOLY_EXECUTOR", "JSON", "", ("executor",), "Set by the node for its executor processes; not for users."),
     Variable(
-        "WOOLY_DIE_WITH_PARENT", "process id", "", ("node", "controller", "billing", "replay", "runner", "up"),
+        "WOOLY_DIE_WITH_PARENT", "process id", "", (*_ALL, "up"),
         "Set by the process that starts the service: end with it.",
     ),
 )  # fmt: skip

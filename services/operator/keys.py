@@ -1,0 +1,92 @@
+"""API keys for pods: the token of a pod's service account, issued for audience ``wooly``, is exchanged for a key of the tenant of its
+namespace, so that no pod holds a secret for long. Source: the Kubernetes reference of TokenReview (authentication.k8s.io/v1).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import ClassVar, Final
+
+import httpx2
+from lightkube import AsyncClient
+from lightkube.models.authentication_v1 import TokenReviewSpec
+from lightkube.resources.authentication_v1 import TokenReview
+
+from services.kit.errors import RequestError
+from services.operator.admission import AUDIENCE
+from services.operator.objects import TenantPolicy
+from wooly.api import Client
+from wooly.errors import WoolyError
+
+__all__ = ["Keys", "NoKey"]
+
+_LIFE_S: Final = 86_400
+_HELD_MAX: Final = 10_000
+_TOKEN_CHARS_MAX: Final = 16_384
+_ACCOUNT: Final = "system:serviceaccount:"
+_POD: Final = "authentication.kubernetes.io/pod-uid"
+
+
+class NoKey(RequestError):
+    """The token is not good for a key."""
+
+    status, kind, title = 403, "forbidden", "No key"
+
+
+class Away(NoKey):
+    """What has to be asked does not answer."""
+
+    status: ClassVar[int] = 503
+    kind, title = "unavailable", "Not available now"
+
+
+class Keys:
+    def __init__(self, kube: AsyncClient, policies: Callable[[], tuple[TenantPolicy, ...]], wooly: Callable[[], Client | None]) -> None:
+        """``wooly()``: the controller, asked with a key that may make others; None while it is not known."""
+        self._kube = kube
+        self._policies = policies
+        self._wooly = wooly
+        #: by pod and tenant: a key, and the time until which it is given out again
+        self._held: dict[tuple[str, str], tuple[str, float]] = {}
+
+    async def exchange(self, token: str) -> str:
+        """A key of the tenant. Raises NoKey."""
+        if not token or len(token) > _TOKEN_CHARS_MAX:
+            raise NoKey("send the pod's service account token, for audience wooly, as Authorization: Bearer ...")
+        try:
+            review = await self._kube.create(TokenReview(spec=TokenReviewSpec(token=token, audiences=[AUDIENCE])))
+        except httpx2.HTTPError as error:
+            raise Away(f"the API server does not check the token ({error}); repeat it") from None
+        status = review.status
+        name = (status.user.username if status is not None and status.user is not None else None) or ""
+        if status is None or not status.authenticated or AUDIENCE not in (status.audiences or ()) or not name.startswith(_ACCOUNT):
+            raise NoKey("the token is not one of a service account of this cluster for audience wooly, or it has expired")
+        namespace = name.removeprefix(_ACCOUNT).partition(":")[0]
+        policy = next((one for one in self._policies() if namespace in one.namespaces), None)
+        if policy is None:
+            raise NoKey(f"no TenantPolicy names namespace {namespace}; add it to spec.namespaces of one")
+        extra = (status.user.extra if status.user is not None else None) or {}
+        return await self._key((extra.get(_POD) or [""])[0], policy.tenant, namespace)
+
+    async def _key(self, pod: str, tenant: str, namespace: str) -> str:
+        """Processes of one pod get the same key for half of its life. Raises Away."""
+        now_s = time.monotonic()
+        held = self._held.get((pod, tenant))
+        if held is not None and pod and now_s < held[1]:
+            return held[0]
+        client = self._wooly()
+        if client is None:
+            raise Away("the operator has found no WoolyCluster yet; repeat it")
+        title = f"pod {pod or 'unknown'} of {namespace}"
+        try:
+            made = await asyncio.to_thread(
+                lambda: client.create_key(title=title, tenant=tenant, role="member", scopes=("submit", "bus"), expires_in_s=_LIFE_S)
+            )
+        except WoolyError as error:
+            raise Away(f"the controller makes no key: {error}") from None
+        if len(self._held) >= _HELD_MAX:
+            self._held.clear()
+        self._held[pod, tenant] = made.key, now_s + _LIFE_S / 2
+        return made.key

@@ -1,0 +1,392 @@
+"""What should be, from what is observed: reservations of pods, their mirrors in Kubernetes, node servers, drained nodes. Pure.
+
+Every call answers from the whole state, so an action that failed, or was lost with its operator, is simply decided again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from services.operator.admission import TRUST
+from services.operator.objects import GROUP, VERSION, GpuPool, Invalid, KubeNode, Pod, TenantPolicy, Wish, WoolyCluster, mib_of, wish_of
+
+__all__ = [
+    "AWAY", "Action", "Answers", "Apply", "Drain", "Mirror", "Observed", "Overcommit", "PoolStatus", "Reason", "Release", "Reservation",
+    "Resume", "Submit", "Ungate", "WoolyNode", "pod_uid", "prefix_of", "task_ids", "wanted",
+]  # fmt: skip
+
+_ATTEMPTS_MAX: Final = 9
+_NODE_FILES: Final = "/var/run/secrets/wooly"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a pod is not served, and what would help."""
+
+    text: str = ""
+    remedy: str = ""
+
+
+AWAY: Final = Reason(
+    "the Wooly controller does not answer, so no reservation can be made",
+    "the pod waits; look at the controller and its address in the WoolyCluster",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A task of the controller that is not over. ``node`` empty: it waits."""
+
+    task: str
+    tenant: str
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WoolyNode:
+    """A node server, as the controller has it. ``overcommit_percent`` None: the global value."""
+
+    name: str
+    drained: bool = False
+    overcommit_percent: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What the controller said. ``reservations``: by task, those of this Kubernetes cluster that are not over; ``why``: of some of them."""
+
+    reservations: Mapping[str, Reservation]
+    why: Mapping[str, Reason]
+    nodes: Mapping[str, WoolyNode]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """``answers`` None: the controller does not answer. ``refused``: pods (by uid) whose reservation it has refused; ``again``: those for
+    which it is to be asked again. ``mirrors``: spec and status in one of the WoolyTask of each (namespace, pod). ``authorities``: PEM that
+    pods trust; empty: plain connections."""
+
+    cluster: WoolyCluster
+    pools: tuple[GpuPool, ...]
+    policies: tuple[TenantPolicy, ...]
+    pods: tuple[Pod, ...]
+    nodes: tuple[KubeNode, ...]
+    mirrors: Mapping[tuple[str, str], Mapping[str, Any]]
+    answers: Answers | None
+    namespace: str
+    refused: Mapping[str, Reason] = field(default_factory=dict)
+    again: Collection[str] = ()
+    authorities: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """An object of Kubernetes that should be so."""
+
+    object: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Reserve for the pod: the first of ``tasks`` that is not over. ``body``: keyword arguments of ``Client.submit``."""
+
+    pod: Pod
+    tasks: tuple[str, ...]
+    body: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Ungate:
+    """Write the place on the pod and remove its gate, if the pod is still as it was read."""
+
+    pod: Pod
+    patch: list[Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """End a reservation. ``check``: only after a new look at the pods, of which none has ``uid``."""
+
+    task: str
+    uid: str
+    failed: bool = False
+    reason: str = ""
+    check: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """The WoolyTask of a pod. ``event``: the text of an event on the pod; empty: it has not changed."""
+
+    pod: Pod
+    spec: Json
+    status: Json
+    event: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    pool: str
+    drained: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Overcommit:
+    node: str
+    percent: int
+
+
+Action = Apply | Submit | Ungate | Release | Mirror | PoolStatus | Drain | Resume | Overcommit
+
+
+def wanted(seen: Observed) -> list[Action]:
+    """In the order in which they are to be done."""
+    out: list[Action] = []
+    for pool in seen.pools:
+        out.append(Apply(daemon_set(seen, pool)))
+        out += _nodes(seen, pool)
+    if seen.authorities:
+        out += [Apply(_trust(seen, namespace)) for policy in seen.policies for namespace in policy.namespaces]
+    for pod in seen.pods:
+        out += _pod(seen, pod)
+    return out + list(_orphans(seen))
+
+
+# -- pods ------------------------------------------------------------------------------------------------------------------------------
+
+
+def prefix_of(cluster: WoolyCluster) -> str:
+    """What the ids of reservations of this Kubernetes cluster begin with: others may use the same controller."""
+    return f"k{cluster.uid[:8]}-"
+
+
+def task_ids(cluster: WoolyCluster, pod_uid: str) -> tuple[str, ...]:
+    """Ids of the pod's reservation: the first, and those that follow when one ended before the pod could start."""
+    first = prefix_of(cluster) + pod_uid
+    return (first, *(f"{first}-{attempt}" for attempt in range(2, _ATTEMPTS_MAX + 1)))
+
+
+def pod_uid(cluster: WoolyCluster, task: str) -> str:
+    """Of the pod of a reservation; empty: it is none of this cluster."""
+    prefix = prefix_of(cluster)
+    return task[len(prefix) : len(prefix) + 36] if task.startswith(prefix) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Of one pod: the fields of its mirror's status, and what to do."""
+
+    phase: str
+    reason: Reason = Reason()
+    node: str = ""
+    actions: tuple[Action, ...] = ()
+
+
+def _pod(seen: Observed, pod: Pod) -> Iterator[Action]:
+    policy = next((one for one in seen.policies if pod.namespace in one.namespaces), None)
+    task, wish = _reservation(seen, pod), Wish(0)
+    held = seen.mirrors.get((pod.namespace, pod.name), {})
+    if held.get("podUID") != pod.uid:
+        held = {}  # of an earlier pod of this name
+    try:
+        wish = wish_of(pod.annotations)
+        if pod.over:
+            state = _over(pod, task)
+        else:
+            state = _started(seen, pod, task) if pod.gate is None else _gated(seen, pod, policy, wish, task, held)
+    except Invalid as error:
+        state = _State("Refused", Reason(str(error), "correct it; of a pod: delete the pod and create it anew"))
+    status = {
+        "phase": state.phase,
+        "node": state.node or (held.get("node", "") if pod.gate is None else ""),
+        "reason": state.reason.text,
+        "remedy": state.reason.remedy,
+        "vram": f"{wish.vram_mib}Mi",
+    }
+    name = task.task if task is not None else pod.annotations.get(f"{GROUP}/task") or task_ids(seen.cluster, pod.uid)[0]
+    if status != {key: held.get(key, "") for key in status} or held.get("task") != name:
+        text = f"{state.reason.text}{f'; what helps: {state.reason.remedy}' if state.reason.remedy else ''}"
+        changed = (state.reason.text, state.reason.remedy) != (held.get("reason", ""), held.get("remedy", ""))
+        spec = {"task": name, "podName": pod.name, "podUID": pod.uid, "tenant": policy.tenant if policy is not None else ""}
+        yield Mirror(pod, spec, status, text if changed else "")
+    yield from state.actions
+
+
+def _reservation(seen: Observed, pod: Pod) -> Reservation | None:
+    """The pod's reservation that is not over."""
+    if seen.answers is None:
+        return None
+    found = [seen.answers.reservations[task] for task in task_ids(seen.cluster, pod.uid) if task in seen.answers.reservations]
+    return found[-1] if found else None
+
+
+def _over(pod: Pod, task: Reservation | None) -> _State:
+    failed = pod.phase == "Failed"
+    release = () if task is None else (Release(task.task, pod.uid, failed, pod.failure),)
+    return _State("Failed" if failed else "Completed", Reason(pod.failure), actions=release)
+
+
+def _started(seen: Observed, pod: Pod, task: Reservation | None) -> _State:
+    phase = "Running" if pod.phase == "Running" else "Placed"
+    if task is None and seen.answers is not None:
+        reason = "the reservation is over: no script used it within its time, or it was cancelled"
+        return _State(phase, Reason(reason, "a script that starts now finds no device; delete the pod and create it again"))
+    return _State(phase, node=task.node if task is not None else "")
+
+
+def _gated(seen: Observed, pod: Pod, policy: TenantPolicy | None, wish: Wish, task: Reservation | None, held: Mapping[str, Any]) -> _State:
+    if seen.answers is None:
+        return _State("Waiting", AWAY)
+    if task is not None and task.node:
+        return _State("Placed", Reason(f"it has a place on Wooly node {task.node}"), task.node, (Ungate(pod, _ungate(pod, task)),))
+    if task is not None:
+        return _State("Waiting", seen.answers.why.get(task.task, Reason()))
+    pool = wish.pool or seen.cluster.default_pool
+    found = next((one for one in seen.pools if one.name == pool), None)
+    refused = _refused(pod, policy, wish, pool, found)
+    if refused is not None or policy is None:
+        return _State("Refused", refused or Reason())
+    body = {
+        "required_vram_mb": wish.vram_mib,
+        "tenant": policy.tenant,
+        "priority": policy.default_priority if wish.priority is None else wish.priority,
+        "gpu_mode": "Exclusive" if wish.exclusive else "Shared",
+        "groups": found.groups if found is not None else (),
+        "noswap": not wish.swap,
+        "title": f"{pod.namespace}/{pod.name}",
+    }
+    submit = (Submit(pod, task_ids(seen.cluster, pod.uid), body),)
+    if pod.uid in seen.refused:
+        return _State("Refused", seen.refused[pod.uid], actions=submit if pod.uid in seen.again else ())
+    return _State(held.get("phase") or "Waiting", Reason(held.get("reason", ""), held.get("remedy", "")), actions=submit)
+
+
+def _refused(pod: Pod, policy: TenantPolicy | None, wish: Wish, pool: str, found: GpuPool | None) -> Reason | None:
+    if policy is None:
+        return Reason(f"no TenantPolicy names namespace {pod.namespace}", "add the namespace to spec.namespaces of a TenantPolicy")
+    if policy.max_vram and wish.vram_mib > mib_of(f"maxVRAM of TenantPolicy {policy.name}", policy.max_vram):
+        text = f"it asks for {wish.vram_mib} MiB, and TenantPolicy {policy.name} allows {policy.max_vram} for one pod"
+        return Reason(text, "ask for less, or raise spec.maxVRAM of the policy")
+    if pool and found is None:
+        return Reason(f"there is no GpuPool {pool}", f"create it, or name another one in annotation {GROUP}/pool")
+    return None
+
+
+def _ungate(pod: Pod, task: Reservation) -> list[Json]:
+    gate = f"/spec/schedulingGates/{pod.gate}"
+    written = {"task": task.task, "tenant": task.tenant, "node": task.node}
+    return [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": pod.version},
+        {"op": "test", "path": f"{gate}/name", "value": f"{GROUP}/placed"},
+        *({"op": "add", "path": f"/metadata/annotations/{GROUP}~1{name}", "value": value} for name, value in written.items()),
+        {"op": "remove", "path": gate},
+    ]
+
+
+def _orphans(seen: Observed) -> Iterator[Action]:
+    """Reservations of pods that are not there any more."""
+    there = {pod.uid for pod in seen.pods}
+    for task in seen.answers.reservations if seen.answers is not None else ():
+        uid = pod_uid(seen.cluster, task)
+        if uid and uid not in there:
+            yield Release(task, uid, reason="the pod was deleted", check=True)
+
+
+# -- node servers ----------------------------------------------------------------------------------------------------------------------
+
+
+def _nodes(seen: Observed, pool: GpuPool) -> Iterator[Action]:
+    """Cordoned Kubernetes nodes are drained, and resumed later if the operator drained them; it says so in the pool's status before it
+    drains, and after it resumed."""
+    if seen.answers is None:
+        return
+    drained = pool.drained
+    for node in seen.nodes:
+        server = seen.answers.nodes.get(node.name)
+        if server is None or not pool.has(node):
+            continue
+        if pool.overcommit_percent is not None and server.overcommit_percent != pool.overcommit_percent:
+            yield Overcommit(node.name, pool.overcommit_percent)
+        ours = node.name in drained
+        if node.cordoned and not server.drained:
+            if not ours:
+                drained = (*drained, node.name)
+                yield PoolStatus(pool.name, drained)
+            yield Drain(node.name)
+        elif ours and not node.cordoned:
+            if server.drained:
+                yield Resume(node.name)
+            drained = tuple(name for name in drained if name != node.name)
+            yield PoolStatus(pool.name, drained)
+
+
+def daemon_set(seen: Observed, pool: GpuPool) -> Json:
+    """The node servers of a pool, one on each Kubernetes node that its selector names."""
+    labels = {"app.kubernetes.io/name": "wooly-node", f"{GROUP}/pool": pool.name}
+    owner = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "GpuPool", "name": pool.name, "uid": pool.uid, "controller": True}
+    plain = {
+        "WOOLY_NATS_URL": ",".join(seen.cluster.bus_urls),
+        "WOOLY_BACKEND": pool.backend,
+        "WOOLY_DEVICES": str(pool.devices),
+        "NODE_GROUPS": ",".join(pool.groups),
+        "WOOLY_DATA_HOST": "0.0.0.0",
+        "WOOLY_DATA_DIR": "/data",
+    }
+    mounts: list[Json] = [{"name": "data", "mountPath": "/data"}]
+    volumes: list[Json] = [{"name": "data", "emptyDir": {}}]
+    secret = seen.cluster.node_secret_ref.name
+    if secret:  # of each node its own files alone
+        files = {"WOOLY_API_KEY_FILE": "api.key", "WOOLY_TLS_CERT": "cert.pem", "WOOLY_TLS_KEY": "key.pem"}
+        plain |= {name: f"{_NODE_FILES}/{file}" for name, file in files.items()} | {"WOOLY_TLS_CA": f"{_NODE_FILES}/ca.pem"}
+        volumes.append({"name": "identity", "secret": {"secretName": secret, "defaultMode": 0o440}})
+        mounts += [
+            {"name": "identity", "mountPath": f"{_NODE_FILES}/{file}", "subPathExpr": f"$(NODE_NAME).{file}", "readOnly": True}
+            for file in files.values()
+        ]
+        mounts.append({"name": "identity", "mountPath": f"{_NODE_FILES}/ca.pem", "subPath": "ca.pem", "readOnly": True})
+    shown = {"NODE_NAME": "spec.nodeName", "NODE_ADDRESS": "status.hostIP"}
+    container: Json = {
+        "name": "node",
+        "image": pool.image,
+        "command": ["wooly-server", "server"],
+        "env": [
+            *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in shown.items()),
+            *({"name": name, "value": value} for name, value in plain.items() if value),
+        ],
+        "volumeMounts": mounts,
+    }
+    if pool.backend == "cuda":
+        container["resources"] = {"limits": {"nvidia.com/gpu": str(pool.devices)}}
+    pod = {
+        "hostNetwork": True,
+        "dnsPolicy": "ClusterFirstWithHostNet",
+        "nodeSelector": pool.node_selector,
+        "securityContext": {"fsGroup": 10001},
+        "containers": [container],
+        "volumes": volumes,
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": f"wooly-node-{pool.name}", "namespace": seen.namespace, "labels": labels, "ownerReferences": [owner]},
+        "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}},
+    }
+
+
+def _trust(seen: Observed, namespace: str) -> Json:
+    meta = {"name": TRUST, "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "wooly-operator"}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"ca.pem": seen.authorities}}
