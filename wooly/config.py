@@ -64,6 +64,8 @@ class Config:
     recovery_mb: int = 1024
     recovery_target_s: int = 30
     api_key: str = field(default="", repr=False)
+    key_url: str = ""
+    token_file: str = ""
     tls_ca: str = ""
     insecure: bool = False
     origin: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -358,6 +360,14 @@ KEYS: Final[tuple[Key, ...]] = (
         secret=True,
     ),
     Key(
+        "WOOLY_KEY_URL",
+        "key_url",
+        _url("http", "https"),
+        "a URL such as https://wooly-operator.wooly-system.svc/v1/key",
+        "where the token in WOOLY_TOKEN_FILE is exchanged for an API key, when no key is given (set in pods by the Kubernetes operator)",
+    ),
+    Key("WOOLY_TOKEN_FILE", "token_file", _path, "a file", "the pod's service account token, for WOOLY_KEY_URL"),
+    Key(
         "WOOLY_TLS_CA",
         "tls_ca",
         _path,
@@ -470,9 +480,15 @@ def load(flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | No
 
 
 def _from_credentials(values: dict[str, Any], origin: dict[str, str]) -> None:
-    """What ``wooly login`` stored, where nothing else says who we are."""
+    """What a pod's token is exchanged for, else what ``wooly login`` stored, where nothing else says who we are."""
     from wooly import credentials
 
+    url, token_file = values.get("key_url", ""), values.get("token_file", "")
+    if url and token_file:
+        key = credentials.exchange(url, token_file, values.get("tls_ca", ""))
+        values["api_key"] = _parse(_BY_NAME["WOOLY_API_KEY"], key, f"from {url}")
+        origin["WOOLY_API_KEY"] = f"from {url}"
+        return
     path = credentials.path()
     key = credentials.read(path)
     if key:

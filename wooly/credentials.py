@@ -1,22 +1,26 @@
-"""The file that ``wooly login`` writes: one API key, readable by its owner alone.
+"""Where an API key comes from that no variable names: the file that ``wooly login`` writes, readable by its owner alone, or the token of a
+pod, which the Kubernetes operator exchanges.
 
 Read by ``wooly.config``: keep it light.
 """
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import stat
 from typing import Final
 
-from wooly.errors import ConfigError
+from wooly.errors import ConfigError, WoolyError
 from wooly.shared.files import write_atomically
 
-__all__ = ["forget", "path", "read", "write"]
+__all__ = ["exchange", "forget", "path", "read", "write"]
 
 _FILE: Final = "~/.config/wooly/credentials"
 _NAME: Final = "WOOLY_API_KEY"
 _BYTES_MAX: Final = 65_536
+_EXCHANGE_S: Final = 10.0
 
 
 def path() -> str:
@@ -60,3 +64,23 @@ def forget(file: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+@functools.cache
+def exchange(url: str, token_file: str, authorities: str) -> str:
+    """The API key for the token in ``token_file``, asked for once in a process. ``authorities``: a PEM file that the certificate at ``url``
+    is verified with. Raises ConfigError."""
+    from wooly.rest import Credentials, ask  # only in pods
+
+    try:
+        with open(token_file, encoding="ascii") as opened:
+            token = opened.read(_BYTES_MAX).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"WOOLY_TOKEN_FILE={token_file} cannot be read: {error}") from None
+    try:
+        answer = ask(url, "", Credentials(token, authorities), what="operator", method="POST", timeout_s=_EXCHANGE_S)
+        return str(json.loads(answer)["key"])
+    except WoolyError as error:
+        raise ConfigError(f"there is no API key for this pod: {error}") from None
+    except (ValueError, KeyError, TypeError):
+        raise ConfigError(f"what answers at WOOLY_KEY_URL={url} is not the operator; check the address") from None

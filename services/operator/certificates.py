@@ -11,13 +11,13 @@ import asyncio
 import base64
 import datetime
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import httpx2
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives import serialization
 from lightkube import ApiError, AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration
@@ -32,7 +32,7 @@ from services.operator.settings import Settings
 __all__ = ["Certificates", "is_due", "renewed"]
 
 _NAME: Final = "wooly-operator-tls"
-_LOOK_S: Final = 10.0
+_LOOK_S: Final = 5.0
 _FIRST_S: Final = 0.5
 _FILES: Final = {"ca.crt": "ca/ca.pem", "ca.key": "ca/ca.key", "tls.crt": "cert.pem", "tls.key": "key.pem"}
 """Keys of the secret, and the files that ``services.kit.keyring`` names so."""
@@ -46,34 +46,39 @@ def is_due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
     return now >= begin + (end - begin) * 2 / 3
 
 
-def renewed(held: Mapping[str, bytes], folder: Path, name: str, now: datetime.datetime) -> Data:
-    """What the secret should hold, for a service that is called ``name``. ``folder``: scratch. Raises SettingError, OSError."""
+def renewed(held: Mapping[str, bytes], folder: Path, names: Sequence[str], now: datetime.datetime) -> Data:
+    """What the secret should hold, for a service that is called ``names``. ``folder``: scratch. Raises SettingError, OSError."""
     for key, file in _FILES.items():
         (folder / file).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if key in held:
             write_private(folder / file, held[key])
         else:
             (folder / file).unlink(missing_ok=True)
-    authority = Authority.load_or_make(folder / "ca")
+    try:
+        authority = Authority.load_or_make(folder / "ca")
+    except SettingError:  # damaged
+        (folder / "ca/ca.key").unlink()
+        authority = Authority.load_or_make(folder / "ca")
     if is_due(authority.certificate, now):
         certificate, private = new_authority()
-        write_private(folder / "ca/ca.pem", certificate + authority.certificate.public_bytes(Encoding.PEM))
+        write_private(folder / "ca/ca.pem", certificate + authority.certificate.public_bytes(serialization.Encoding.PEM))
         write_private(folder / "ca/ca.key", private)
         authority = Authority.load_or_make(folder / "ca")
-    if not _is_good(folder / "cert.pem", authority, name, now):
-        authority.issue(folder, [name])
+    if not _is_good(folder / "cert.pem", authority, names, now):
+        authority.issue(folder, names)
     return {key: (folder / file).read_bytes() for key, file in _FILES.items()}
 
 
-def _is_good(file: Path, authority: Authority, name: str, now: datetime.datetime) -> bool:
+def _is_good(file: Path, authority: Authority, names: Sequence[str], now: datetime.datetime) -> bool:
     try:
         certificate = x509.load_pem_x509_certificate(file.read_bytes())
+        key = serialization.load_pem_private_key(file.with_name("key.pem").read_bytes(), None)
         certificate.verify_directly_issued_by(authority.certificate)
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value.get_values_for_type(x509.DNSName)
     except Exception as error:  # absent, damaged, of another authority: all are replaced
         get_logger().info("a certificate is made", why=str(error) or type(error).__name__)
         return False
-    return name in names and not is_due(certificate, now)
+    return set(names) <= set(found) and key.public_key() == certificate.public_key() and not is_due(certificate, now)
 
 
 class Certificates:
@@ -100,8 +105,10 @@ class Certificates:
         secret = await self._secret()
         held: Data = {key: base64.b64decode(value) for key, value in ((secret.data if secret is not None else None) or {}).items()}
         if leading:
-            now = datetime.datetime.now(datetime.UTC)
-            wanted = await asyncio.to_thread(renewed, held, self._settings.folder / "new", self._settings.host, now)
+            now, names = datetime.datetime.now(datetime.UTC), (self._settings.host, "localhost")
+            wanted = await asyncio.to_thread(renewed, held, self._settings.folder / "new", names, now)
+            # The API server trusts an authority before a certificate of it is shown.
+            await self._trust(base64.b64encode(wanted["ca.crt"]).decode())
             if wanted != held:
                 await self._write(secret, wanted)
                 held = wanted
@@ -113,8 +120,6 @@ class Certificates:
                 write_private(path, held[key])
         self.authority = held["ca.crt"].decode()
         self.ready.set()
-        if leading:
-            await self._trust(base64.b64encode(held["ca.crt"]).decode())
 
     async def _secret(self) -> Secret | None:
         try:

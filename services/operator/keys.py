@@ -1,5 +1,6 @@
 """API keys for pods: the token of a pod's service account, issued for audience ``wooly``, is exchanged for a key of the tenant of its
-namespace, so that no pod holds a secret for long. Source: the Kubernetes reference of TokenReview (authentication.k8s.io/v1).
+namespace, so that no pod is given a secret. A key is good for a week, longer than most jobs run, and is given to all pods of a namespace
+that ask within an hour: each new key is an event in the log. Source: the Kubernetes reference of TokenReview (authentication.k8s.io/v1).
 """
 
 from __future__ import annotations
@@ -22,11 +23,10 @@ from wooly.errors import WoolyError
 
 __all__ = ["Keys", "NoKey"]
 
-_LIFE_S: Final = 86_400
-_HELD_MAX: Final = 10_000
+_GOOD_S: Final = 7 * 86_400
+_GIVEN_S: Final = 3_600
 _TOKEN_CHARS_MAX: Final = 16_384
 _ACCOUNT: Final = "system:serviceaccount:"
-_POD: Final = "authentication.kubernetes.io/pod-uid"
 
 
 class NoKey(RequestError):
@@ -48,8 +48,9 @@ class Keys:
         self._kube = kube
         self._policies = policies
         self._wooly = wooly
-        #: by pod and tenant: a key, and the time until which it is given out again
+        #: by namespace and tenant: a key, and the time until which it is given out
         self._held: dict[tuple[str, str], tuple[str, float]] = {}
+        self._making = asyncio.Lock()
 
     async def exchange(self, token: str) -> str:
         """A key of the tenant. Raises NoKey."""
@@ -67,26 +68,22 @@ class Keys:
         policy = next((one for one in self._policies() if namespace in one.namespaces), None)
         if policy is None:
             raise NoKey(f"no TenantPolicy names namespace {namespace}; add it to spec.namespaces of one")
-        extra = (status.user.extra if status.user is not None else None) or {}
-        return await self._key((extra.get(_POD) or [""])[0], policy.tenant, namespace)
+        async with self._making:
+            return await self._key(namespace, policy.tenant)
 
-    async def _key(self, pod: str, tenant: str, namespace: str) -> str:
-        """Processes of one pod get the same key for half of its life. Raises Away."""
+    async def _key(self, namespace: str, tenant: str) -> str:
+        """Raises Away."""
         now_s = time.monotonic()
-        held = self._held.get((pod, tenant))
-        if held is not None and pod and now_s < held[1]:
-            return held[0]
+        key, until_s = self._held.get((namespace, tenant), ("", 0.0))
+        if now_s < until_s:
+            return key
         client = self._wooly()
         if client is None:
             raise Away("the operator has found no WoolyCluster yet; repeat it")
-        title = f"pod {pod or 'unknown'} of {namespace}"
+        wanted = {"title": f"pods of namespace {namespace}", "tenant": tenant, "role": "member", "scopes": ("submit", "bus")}
         try:
-            made = await asyncio.to_thread(
-                lambda: client.create_key(title=title, tenant=tenant, role="member", scopes=("submit", "bus"), expires_in_s=_LIFE_S)
-            )
+            made = await asyncio.to_thread(lambda: client.create_key(expires_in_s=_GOOD_S, **wanted))
         except WoolyError as error:
             raise Away(f"the controller makes no key: {error}") from None
-        if len(self._held) >= _HELD_MAX:
-            self._held.clear()
-        self._held[pod, tenant] = made.key, now_s + _LIFE_S / 2
+        self._held[namespace, tenant] = made.key, now_s + _GIVEN_S
         return made.key

@@ -101,10 +101,11 @@ def _fail(message: str) -> int:
     return EXIT_ERROR
 
 
-def main(arguments: list[str] | None = None) -> Any:
-    """Entry point: exits with 0, with 2 after an error of ours or of usage, with 130 after Ctrl-C, or with the script's own code."""
+def main(arguments: list[str] | None = None, command: click.Command = app, name: str = "wooly") -> Any:
+    """Entry point of ``command``: exits with 0, with 2 after an error of ours or of usage, with 130 after Ctrl-C, or with the script's own
+    code."""
     try:
-        code = app.main(arguments, prog_name="wooly", standalone_mode=False)
+        code = command.main(arguments, prog_name=name, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         code = EXIT_ERROR
