@@ -185,7 +185,7 @@ wheels: sbom ## the wheels of client and platform, the same bytes for the same c
 
 lock: $(TOOLS)/uv ## pin what images, clients and builds install, with hashes, into deploy/requirements (needs network); UPGRADE=1: to the newest versions
 	echo 'hatchling>=1.27' | $(LOCK) -o deploy/requirements/build.txt -
-	printf '.\n./wooly_server\n' | $(LOCK) -o deploy/requirements/platform.txt -
+	printf '.\n./wooly_server[kubernetes]\n' | $(LOCK) -o deploy/requirements/platform.txt -
 	printf '.\n./wooly_server[cuda]\n' | $(LOCK) -o deploy/requirements/platform-cuda.txt -
 	echo . | $(LOCK) -c deploy/requirements/platform.txt -o deploy/requirements/client.txt -
 

@@ -10,27 +10,37 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from bus_schemas.texts import printable
-from wooly.config import Config
 from wooly.errors import ApiError, ConfigError, NoServerError
 from wooly.shared.tls import client_context, is_loopback
 
 __all__ = ["Credentials", "ask", "detail_of", "open_url"]
 
 
+class Configured(Protocol):
+    """The part of the client's configuration that a request needs."""
+
+    @property
+    def api_key(self) -> str: ...
+    @property
+    def tls_ca(self) -> str: ...
+    @property
+    def insecure(self) -> bool: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What of the configuration a request needs."""
+    """As a value."""
 
     api_key: str = field(default="", repr=False)
     tls_ca: str = ""
     insecure: bool = False
 
     @classmethod
-    def of(cls, config: Config) -> Credentials:
+    def of(cls, config: Configured) -> Credentials:
         return cls(config.api_key, config.tls_ca, config.insecure)
 
 

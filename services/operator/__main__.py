@@ -4,6 +4,10 @@ Environment: OPERATOR_NAMESPACE (the namespace that it runs in), OPERATOR_NAME (
 OPERATOR_SERVICE (the service that leads to it), OPERATOR_WEBHOOK (the MutatingWebhookConfiguration), OPERATOR_START_LEASE_MS,
 WOOLY_HTTP (host:port, default 0.0.0.0:8443), CONTROLLER_URL (default: the WoolyCluster's), WOOLY_API_KEY or WOOLY_API_KEY_FILE (the key of
 an admin of the Wooly cluster), WOOLY_TLS_CA, WOOLY_DATA_DIR. Access to Kubernetes: the service account of its pod, or KUBECONFIG.
+
+Rights that it needs there, in the whole cluster: list, watch pods, nodes, woolyclusters, gpupools, tenantpolicies, woolytasks; patch
+pods, gpupools/status; create, patch events, woolytasks, woolytasks/status, configmaps; get, patch mutatingwebhookconfigurations; create
+tokenreviews; get namespaces. In its own namespace: create, patch daemonsets; get, create, update secrets, leases.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from services.kit.errors import SettingError
 from services.kit.http import serve
 from services.kit.log import get_logger
 from services.kit.process import first_of, ready, run_service
-from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE
+from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, client_context
 from services.operator.admission import Injection
 from services.operator.certificates import Certificates
 from services.operator.keys import Keys
@@ -35,7 +39,8 @@ _API_S = 10.0
 
 
 async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
-    """Everything an operator is, for as long as ``stop`` is not set. Raises StartError when it led and leads no more."""
+    """Everything an operator is, for as long as ``stop`` is not set. Raises SettingError, StartError when it led and leads no more."""
+    client_context(os.environ)  # raises SettingError for authorities that cannot be read
     try:
         client = AsyncClient(timeout=httpx2.Timeout(_API_S), field_manager=FIELD_MANAGER)
     except ConfigError as error:

@@ -2,7 +2,7 @@
 with an authority of its own, which the leader writes into the webhook's configuration.
 
 Secret ``wooly-operator-tls``: ca.crt (one certificate, or two while a new authority replaces the old), ca.key, tls.crt, tls.key. Authority
-and certificate are renewed after two thirds of their life.
+and certificate are renewed after two thirds of their time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Data = dict[str, bytes]
 
 
 def is_due(certificate: x509.Certificate, now: datetime.datetime) -> bool:
-    """Two thirds of its life are over."""
+    """Two thirds of its time are over."""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return now >= begin + (end - begin) * 2 / 3
 

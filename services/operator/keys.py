@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, Final
 
 import httpx2
@@ -80,9 +81,10 @@ class Keys:
         client = self._wooly()
         if client is None:
             raise Away("the operator has found no WoolyCluster yet; repeat it")
-        wanted = {"title": f"pods of namespace {namespace}", "tenant": tenant, "role": "member", "scopes": ("submit", "bus")}
+        title = f"pods of namespace {namespace}"
+        create = partial(client.create_key, title=title, tenant=tenant, role="member", scopes=("submit", "bus"), expires_in_s=_GOOD_S)
         try:
-            made = await asyncio.to_thread(lambda: client.create_key(expires_in_s=_GOOD_S, **wanted))
+            made = await asyncio.to_thread(create)
         except WoolyError as error:
             raise Away(f"the controller makes no key: {error}") from None
         self._held[namespace, tenant] = made.key, now_s + _GIVEN_S

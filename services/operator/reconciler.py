@@ -4,6 +4,7 @@ second while pods wait. What fails is logged, and decided again."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,7 @@ import msgspec
 from lightkube import AsyncClient
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 from lightkube.resources.apps_v1 import DaemonSet
-from lightkube.resources.core_v1 import ConfigMap, Event, Node
+from lightkube.resources.core_v1 import ConfigMap, Event, Namespace, Node
 from lightkube.resources.core_v1 import Pod as KubePod
 from lightkube.types import PatchType
 
@@ -62,6 +63,7 @@ __all__ = ["Kubernetes", "Reconciler"]
 
 _IDLE_S: Final = 10.0
 _BUSY_S: Final = 1.0
+_PAUSE_S: Final = 0.1
 _APPLY_S: Final = 60.0
 _REFUSED_S: Final = 10.0
 _WHY_S: Final = 5.0
@@ -80,10 +82,11 @@ Json = dict[str, Any]
 
 
 class Kubernetes:
-    """What is known of the Kubernetes cluster. ``changed`` is called after every change of it."""
+    """What is known of the Kubernetes cluster; ``id``: the uid of its namespace kube-system. ``changed`` is called after every change."""
 
     def __init__(self, client: AsyncClient, changed: Callable[[], None]) -> None:
         self.client = client
+        self.id = ""
         self._clusters = Watched(client, _CLUSTERS, changed)
         self._pools = Watched(client, _POOLS, changed)
         self._policies = Watched(client, _POLICIES, changed)
@@ -96,12 +99,18 @@ class Kubernetes:
         """Return once everything was listed."""
         for watched in self.all:
             await watched.synced.wait()
+        while not self.id:
+            try:
+                found = await self.client.get(Namespace, "kube-system")
+                self.id = (found.metadata.uid if found.metadata is not None else None) or ""
+            except httpx2.HTTPError as error:
+                get_logger().warning("namespace kube-system cannot be read", error=str(error))
+                await asyncio.sleep(_BUSY_S)
 
     @property
     def cluster(self) -> WoolyCluster | None:
-        """The first by name; there should be one."""
-        found = _read(self._clusters, WoolyCluster)
-        return min(found, key=lambda cluster: cluster.name) if found else None
+        """The first; there should be one."""
+        return next(iter(_read(self._clusters, WoolyCluster)), None)
 
     @property
     def policies(self) -> tuple[TenantPolicy, ...]:
@@ -113,6 +122,7 @@ class Kubernetes:
             for one in self.tasks
         }
         return Observed(
+            self.id,
             cluster,
             _read(self._pools, GpuPool),
             self.policies,
@@ -127,9 +137,9 @@ class Kubernetes:
 
 
 def _read(objects: Iterable[Json], kind: type[Any]) -> tuple[Any, ...]:
-    """Those that are as their schema says; of the others a line is logged."""
+    """By name, those that are as their schema says; of the others a line is logged."""
     out = []
-    for one in objects:
+    for one in sorted(objects, key=lambda one: str(one["metadata"]["name"])):
         try:
             out.append(read_object(one, kind))
         except (msgspec.ValidationError, KeyError) as error:
@@ -154,14 +164,18 @@ class Reconciler:
     async def run(self) -> None:
         """For as long as this operator leads."""
         await self._kube.synced()
+        clock = asyncio.get_running_loop().time
         while True:
             self._poked.clear()
-            waiting = await self._round()
+            began_s, waiting = clock(), True
             try:
+                waiting = await self._round()
+            except (httpx2.HTTPError, OSError) as error:
+                get_logger().warning("Kubernetes cannot be looked at", error=str(error))
+            await asyncio.sleep(max(_PAUSE_S, clock() - began_s))  # changes come in groups, and a large cluster is not asked all the time
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_BUSY_S if waiting else _IDLE_S):
                     await self._poked.wait()
-            except TimeoutError:
-                pass
 
     async def _round(self) -> bool:
         """Whether pods wait, so that the next look should come soon."""
@@ -170,7 +184,7 @@ class Reconciler:
             return False
         now_s = asyncio.get_running_loop().time()
         try:
-            answers = await asyncio.to_thread(self._ask, client, cluster, now_s)
+            answers = await asyncio.to_thread(self._ask, client, now_s)
         except WoolyError as error:
             get_logger().warning("the controller cannot be asked", error=str(error))
             answers = None
@@ -197,9 +211,9 @@ class Reconciler:
         url = settings.controller_url or (cluster.controller_url if cluster is not None else "")
         return Client(url, api_key=settings.api_key, ca=settings.tls_ca, insecure=settings.insecure) if url else None
 
-    def _ask(self, client: Client, cluster: WoolyCluster, now_s: float) -> Answers:
+    def _ask(self, client: Client, now_s: float) -> Answers:
         """Blocks. Raises WoolyError."""
-        prefix = prefix_of(cluster)
+        prefix = prefix_of(self._kube.id)
         found: dict[str, Reservation] = {}
         for state in ("queued", "started"):
             offset, total = 0, 1
@@ -209,7 +223,7 @@ class Reconciler:
                 found |= {
                     one.id: Reservation(one.id, one.tenant, one.node_name or one.node or "")
                     for one in page.items
-                    if pod_uid(cluster, one.id)
+                    if pod_uid(self._kube.id, one.id)
                 }
         waiting = [task for task, reservation in found.items() if not reservation.node]
         self._why = {task: held for task, held in self._why.items() if task in found}

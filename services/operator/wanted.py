@@ -70,6 +70,8 @@ class Observed:
     which it is to be asked again. ``mirrors``: spec and status in one of the WoolyTask of each (namespace, pod). ``authorities``: PEM that
     pods trust; empty: plain connections."""
 
+    #: id of the Kubernetes cluster: the uid of its namespace kube-system
+    kubernetes: str
     cluster: WoolyCluster
     pools: tuple[GpuPool, ...]
     policies: tuple[TenantPolicy, ...]
@@ -169,20 +171,20 @@ def wanted(seen: Observed) -> list[Action]:
 # -- pods ------------------------------------------------------------------------------------------------------------------------------
 
 
-def prefix_of(cluster: WoolyCluster) -> str:
-    """What the ids of reservations of this Kubernetes cluster begin with: others may use the same controller."""
-    return f"k{cluster.uid[:8]}-"
+def prefix_of(kubernetes: str) -> str:
+    """What the ids of reservations of the Kubernetes cluster of this id begin with: others may use the same controller."""
+    return f"k{kubernetes[:8]}-"
 
 
-def task_ids(cluster: WoolyCluster, pod_uid: str) -> tuple[str, ...]:
+def task_ids(kubernetes: str, pod_uid: str) -> tuple[str, ...]:
     """Ids of the pod's reservation: the first, and those that follow when one ended before the pod could start."""
-    first = prefix_of(cluster) + pod_uid
+    first = prefix_of(kubernetes) + pod_uid
     return (first, *(f"{first}-{attempt}" for attempt in range(2, _ATTEMPTS_MAX + 1)))
 
 
-def pod_uid(cluster: WoolyCluster, task: str) -> str:
-    """Of the pod of a reservation; empty: it is none of this cluster."""
-    prefix = prefix_of(cluster)
+def pod_uid(kubernetes: str, task: str) -> str:
+    """Of the pod of a reservation; empty: it is none of this Kubernetes cluster."""
+    prefix = prefix_of(kubernetes)
     return task[len(prefix) : len(prefix) + 36] if task.startswith(prefix) else ""
 
 
@@ -217,7 +219,7 @@ def _pod(seen: Observed, pod: Pod) -> Iterator[Action]:
         "remedy": state.reason.remedy,
         "vram": f"{wish.vram_mib}Mi",
     }
-    name = task.task if task is not None else pod.annotations.get(f"{GROUP}/task") or task_ids(seen.cluster, pod.uid)[0]
+    name = task.task if task is not None else pod.annotations.get(f"{GROUP}/task") or task_ids(seen.kubernetes, pod.uid)[0]
     if status != {key: held.get(key, "") for key in status} or held.get("task") != name:
         text = f"{state.reason.text}{f'; what helps: {state.reason.remedy}' if state.reason.remedy else ''}"
         changed = (state.reason.text, state.reason.remedy) != (held.get("reason", ""), held.get("remedy", ""))
@@ -230,7 +232,7 @@ def _reservation(seen: Observed, pod: Pod) -> Reservation | None:
     """The pod's reservation that is not over."""
     if seen.answers is None:
         return None
-    found = [seen.answers.reservations[task] for task in task_ids(seen.cluster, pod.uid) if task in seen.answers.reservations]
+    found = [seen.answers.reservations[task] for task in task_ids(seen.kubernetes, pod.uid) if task in seen.answers.reservations]
     return found[-1] if found else None
 
 
@@ -269,7 +271,7 @@ def _gated(seen: Observed, pod: Pod, policy: TenantPolicy | None, wish: Wish, ta
         "noswap": not wish.swap,
         "title": f"{pod.namespace}/{pod.name}",
     }
-    submit = (Submit(pod, task_ids(seen.cluster, pod.uid), body),)
+    submit = (Submit(pod, task_ids(seen.kubernetes, pod.uid), body),)
     if pod.uid in seen.refused:
         return _State("Refused", seen.refused[pod.uid], actions=submit if pod.uid in seen.again else ())
     return _State(held.get("phase") or "Waiting", Reason(held.get("reason", ""), held.get("remedy", "")), actions=submit)
@@ -301,7 +303,7 @@ def _orphans(seen: Observed) -> Iterator[Action]:
     """Reservations of pods that are not there any more."""
     there = {pod.uid for pod in seen.pods}
     for task in seen.answers.reservations if seen.answers is not None else ():
-        uid = pod_uid(seen.cluster, task)
+        uid = pod_uid(seen.kubernetes, task)
         if uid and uid not in there:
             yield Release(task, uid, reason="the pod was deleted", check=True)
 
@@ -369,16 +371,19 @@ def daemon_set(seen: Observed, pool: GpuPool) -> Json:
         ],
         "volumeMounts": mounts,
     }
-    if pool.backend == "cuda":
-        container["resources"] = {"limits": {"nvidia.com/gpu": str(pool.devices)}}
-    pod = {
+    pod: Json = {
         "hostNetwork": True,
         "dnsPolicy": "ClusterFirstWithHostNet",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
         "nodeSelector": pool.node_selector,
         "securityContext": {"fsGroup": 10001},
         "containers": [container],
         "volumes": volumes,
     }
+    if pool.backend == "cuda":
+        container["resources"] = {"limits": {"nvidia.com/gpu": str(pool.devices)}}
+        pod["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",

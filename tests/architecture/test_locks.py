@@ -25,7 +25,7 @@ def declared(project: dict[str, Any], extra: str = "") -> list[str]:
 DECLARED = {
     "build": [*CLIENT["build-system"]["requires"], *PLATFORM["build-system"]["requires"]],
     "client": declared(CLIENT),
-    "platform": declared(CLIENT) + declared(PLATFORM),
+    "platform": declared(CLIENT) + declared(PLATFORM, "kubernetes"),
     "platform-cuda": declared(CLIENT) + declared(PLATFORM, "cuda"),
 }
 

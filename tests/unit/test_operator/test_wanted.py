@@ -33,16 +33,15 @@ from services.operator.wanted import (
 )
 
 A = TypeVar("A")
+KUBERNETES = "abcdef01-0000-0000-0000-000000000000"
 UID = "11111111-2222-3333-4444-555555555555"
-CLUSTER = WoolyCluster(
-    name="main", uid="abcdef01-0000-0000-0000-000000000000", controller_url="http://c", bus_urls=("nats://b",), default_pool="a100"
-)
+CLUSTER = WoolyCluster(name="main", uid="c", controller_url="http://c", bus_urls=("nats://b",), default_pool="a100")
 POOL = GpuPool(name="a100", uid="p", image="wooly:1", node_selector={"gpu": "a100"}, groups=("big",), devices=2)
 POLICY = TenantPolicy(name="research", tenant="acme", namespaces=("research",), default_priority=3, max_vram="40Gi")
 POD = Pod(UID, "research", "train", "41", "Pending", {"woolyai.com/pod-vram": "16Gi"}, 0)
 NOTHING = Answers({}, {}, {})
-SEEN = Observed(CLUSTER, (POOL,), (POLICY,), (POD,), (), {}, NOTHING, "wooly-system")
-TASK = task_ids(CLUSTER, UID)[0]
+SEEN = Observed(KUBERNETES, CLUSTER, (POOL,), (POLICY,), (POD,), (), {}, NOTHING, "wooly-system")
+TASK = task_ids(KUBERNETES, UID)[0]
 
 
 def of(kind: type[A], actions: Iterable[Action]) -> list[A]:
@@ -73,7 +72,7 @@ def test_a_gated_pod_asks_for_a_reservation() -> None:
         "title": "research/train",
     }
     assert submit.tasks[0] == TASK and len(set(submit.tasks)) == len(submit.tasks)
-    assert all(len(task) <= 64 and pod_uid(CLUSTER, task) == UID for task in submit.tasks)
+    assert all(len(task) <= 64 and pod_uid(KUBERNETES, task) == UID for task in submit.tasks)
     assert not of(Ungate, wanted(SEEN))
 
 
@@ -145,14 +144,14 @@ def test_a_gated_pod_that_is_deleted_gives_its_reservation_back() -> None:
 
 
 def test_reservations_of_absent_pods_are_released_after_another_look_and_those_of_others_never() -> None:
-    other = task_ids(msgspec.structs.replace(CLUSTER, uid="99999999-0000"), "3" * 36)[0]
-    absent = task_ids(CLUSTER, "2" * 36)[1]
+    other = task_ids("99999999-0000", "3" * 36)[0]
+    absent = task_ids(KUBERNETES, "2" * 36)[1]
     seen = replace(SEEN, answers=answers(Reservation(TASK, "acme", "atlas"), Reservation(absent, "acme"), Reservation(other, "acme")))
     assert [(one.task, one.check) for one in of(Release, wanted(seen))] == [(absent, True)]
 
 
 def test_a_later_reservation_counts_when_the_first_is_over() -> None:
-    second = task_ids(CLUSTER, UID)[1]
+    second = task_ids(KUBERNETES, UID)[1]
     (ungate,) = of(Ungate, wanted(replace(SEEN, answers=answers(Reservation(second, "acme", "atlas")))))
     assert any(step.get("value") == second for step in ungate.patch)
 
