@@ -25,6 +25,7 @@ SERVICES: Final = {
     "operator": "services.operator",
     "up": "services.up",
     "keyring": "services.up.keyring",
+    "kube-keyring": "services.operator.keyring",
     "health": "services.kit.health",
     "node-health": "services.server.health",
 }
