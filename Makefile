@@ -24,6 +24,7 @@ $(STAMP).run: pyproject.toml wooly_server/pyproject.toml
 $(STAMP).dev: $(STAMP).run
 	@echo "installing what tests and linters need into $(VENV): some minutes"
 	PYTHONWARNINGS=ignore $(BIN)/pip install -e '.[client,dev]' -e ./wooly_server
+	-$(BIN)/python -m tests.support.kube.helm
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/npm install --global --prefix $(VENV) --no-fund --no-audit oidc-provider@9.13.3
 	@touch $@
 
@@ -35,6 +36,10 @@ demo: $(STAMP).run ## two trainings on an embedded stack, then their bill and pl
 test: $(STAMP).dev ## the tests, 16 to 35 minutes on 2 cores
 	@# bytecode is kept, although the environment may forbid it: hundreds of processes import the same modules
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+
+test-kube: $(STAMP).dev ## chart and operator on a real Kubernetes API server, built once from Debian's source in a quarter of an hour (docs/how-to/kubernetes.md)
+	bash tests/support/kube/build.sh
+	$(BIN)/python -m pytest -q -m 'soak or not soak' $(wildcard tests/integration/test_kube*.py tests/integration/test_chart*.py tests/integration/test_operator*.py)
 
 variants: $(STAMP).dev ## more scripts, layouts, back ends, launchers and random programs of what make test tries some of; half an hour
 	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n 3 --dist loadfile -m variant

@@ -96,6 +96,10 @@ class _Failure(Exception):
         }  # fmt: skip
 
 
+class _NoKind(Exception):
+    """There is no such path."""
+
+
 @dataclass(frozen=True)
 class _Call:
     """A request: ``name`` and ``sub`` empty where it names none; ``namespace`` empty: all, or the kind has none."""
@@ -237,7 +241,7 @@ class FakeKube:
         if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("status", "finalize"):
             namespace, rest = rest[1], rest[2:]
         if not rest:
-            raise _Failure(404, "the server could not find the requested resource")
+            raise _NoKind
         plural, name, sub = [*rest, "", ""][:3]
         parsed = json.loads(body) if body and content_type != _APPLY else yaml.safe_load(body) if body else None
         query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
@@ -287,7 +291,7 @@ class FakeKube:
         try:
             return self._stored.kinds[group, plural]
         except KeyError:
-            raise _Failure(404, "the server could not find the requested resource") from None
+            raise _NoKind from None
 
     def _found(self, call: _Call) -> Json:
         found = self._stored.objects.get((call.kind, call.namespace, call.name))
@@ -862,6 +866,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.command, self.path, self.headers.get("Content-Type", "").split(";")[0], body, self.headers.get("User-Agent", "")
             )
             code, answer = kube.answer(call)
+        except _NoKind:
+            return self._send(404, "404 page not found\n")
         except _Failure as failure:
             return self._send(failure.code, failure.status)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
