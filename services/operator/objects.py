@@ -16,8 +16,8 @@ import msgspec
 
 __all__ = [
     "ANNOTATED_TASK", "ANNOTATED_TENANT", "EXCLUSIVE", "FIELD_MANAGER", "GATE", "GROUP", "LABEL", "NODE", "POOL", "PRIORITY", "RUNTIME",
-    "SWAP", "VERSION", "VRAM", "GpuPool", "Invalid", "KubeNode", "Pod", "TenantPolicy", "WoolyCluster", "Wish", "mib_of", "read_node",
-    "read_object", "read_pod", "wish_of",
+    "SWAP", "VERSION", "VRAM", "GpuPool", "Invalid", "KubeNode", "Pod", "SecretRef", "TenantPolicy", "WoolyCluster", "Wish", "mib_of",
+    "read_node", "read_object", "read_pod", "wish_of",
 ]  # fmt: skip
 
 GROUP: Final = "woolyai.com"
@@ -188,7 +188,13 @@ class GpuPool(_Kind, frozen=True, kw_only=True):
     groups: tuple[str, ...] = ()
     devices: int = 1
     backend: str = "cuda"
+    #: of each device; None: what the device has
+    vram_mb: int | None = None
     overcommit_percent: int | None = None
+    #: as in a pod
+    tolerations: tuple[dict[str, Any], ...] = ()
+    #: as in a container
+    resources: dict[str, dict[str, Any]] = {}
     #: Kubernetes nodes that are cordoned, and whose node servers the operator has drained
     drained: tuple[str, ...] = ()
 

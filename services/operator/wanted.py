@@ -224,8 +224,13 @@ def _pod(seen: Observed, pod: Pod) -> Iterator[Action]:
         text = f"{state.reason.text}{f'; what helps: {state.reason.remedy}' if state.reason.remedy else ''}"
         changed = (state.reason.text, state.reason.remedy) != (held.get("reason", ""), held.get("remedy", ""))
         spec = {"task": name, "podName": pod.name, "podUID": pod.uid, "tenant": policy.tenant if policy is not None else ""}
-        yield Mirror(pod, spec, status, text if changed else "")
+        # An empty text is left out: Kubernetes 1.20 takes it for null when it is applied.
+        yield Mirror(pod, _filled(spec), _filled(status), text if changed else "")
     yield from state.actions
+
+
+def _filled(fields: Json) -> Json:
+    return {name: value for name, value in fields.items() if value}
 
 
 def _reservation(seen: Observed, pod: Pod) -> Reservation | None:
@@ -344,6 +349,7 @@ def daemon_set(seen: Observed, pool: GpuPool) -> Json:
         "WOOLY_NATS_URL": ",".join(seen.cluster.bus_urls),
         "WOOLY_BACKEND": pool.backend,
         "WOOLY_DEVICES": str(pool.devices),
+        "WOOLY_DEVICE_VRAM_MB": str(pool.vram_mb or ""),
         "NODE_GROUPS": ",".join(pool.groups),
         "WOOLY_DATA_HOST": "0.0.0.0",
         "WOOLY_DATA_DIR": "/data",
@@ -370,6 +376,7 @@ def daemon_set(seen: Observed, pool: GpuPool) -> Json:
             *({"name": name, "value": value} for name, value in plain.items() if value),
         ],
         "volumeMounts": mounts,
+        "resources": _resources(pool),
     }
     pod: Json = {
         "hostNetwork": True,
@@ -377,19 +384,23 @@ def daemon_set(seen: Observed, pool: GpuPool) -> Json:
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "nodeSelector": pool.node_selector,
+        "tolerations": list(pool.tolerations),
         "securityContext": {"fsGroup": 10001},
         "containers": [container],
         "volumes": volumes,
     }
-    if pool.backend == "cuda":
-        container["resources"] = {"limits": {"nvidia.com/gpu": str(pool.devices)}}
-        pod["tolerations"] = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
         "metadata": {"name": f"wooly-node-{pool.name}", "namespace": seen.namespace, "labels": labels, "ownerReferences": [owner]},
         "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}},
     }
+
+
+def _resources(pool: GpuPool) -> Json:
+    if pool.backend != "cuda":
+        return pool.resources
+    return {**pool.resources, "limits": {**pool.resources.get("limits", {}), "nvidia.com/gpu": str(pool.devices)}}
 
 
 def _trust(seen: Observed, namespace: str) -> Json:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-from services.operator.objects import GpuPool, KubeNode, Pod, TenantPolicy, WoolyCluster
+from services.operator.objects import GpuPool, KubeNode, Pod, SecretRef, TenantPolicy, WoolyCluster
 from services.operator.wanted import (
     AWAY,
     Action,
@@ -36,7 +36,16 @@ A = TypeVar("A")
 KUBERNETES = "abcdef01-0000-0000-0000-000000000000"
 UID = "11111111-2222-3333-4444-555555555555"
 CLUSTER = WoolyCluster(name="main", uid="c", controller_url="http://c", bus_urls=("nats://b",), default_pool="a100")
-POOL = GpuPool(name="a100", uid="p", image="wooly:1", node_selector={"gpu": "a100"}, groups=("big",), devices=2)
+POOL = GpuPool(
+    name="a100",
+    uid="p",
+    image="wooly:1",
+    node_selector={"gpu": "a100"},
+    groups=("big",),
+    devices=2,
+    tolerations=({"key": "gpu", "operator": "Exists"},),
+    resources={"limits": {"memory": "8Gi"}},
+)
 POLICY = TenantPolicy(name="research", tenant="acme", namespaces=("research",), default_priority=3, max_vram="40Gi")
 POD = Pod(UID, "research", "train", "41", "Pending", {"woolyai.com/pod-vram": "16Gi"}, 0)
 NOTHING = Answers({}, {}, {})
@@ -170,7 +179,23 @@ def test_each_pool_has_a_daemon_set_that_it_owns() -> None:
     assert template["metadata"]["labels"] == found["spec"]["selector"]["matchLabels"]
     (container,) = template["spec"]["containers"]
     assert container["image"] == "wooly:1" and {"name": "NODE_GROUPS", "value": "big"} in container["env"]
-    assert template["spec"]["nodeSelector"] == {"gpu": "a100"}
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": "2", "memory": "8Gi"}}
+    assert (template["spec"]["nodeSelector"], template["spec"]["tolerations"]) == ({"gpu": "a100"}, [{"key": "gpu", "operator": "Exists"}])
+
+
+def test_a_node_server_sees_its_own_identity_alone() -> None:
+    cluster = msgspec.structs.replace(CLUSTER, node_secret_ref=SecretRef("keyring-nodes"))
+    (apply,) = of(Apply, wanted(replace(SEEN, cluster=cluster)))
+    (container,) = apply.object["spec"]["template"]["spec"]["containers"]
+    mounted = {
+        one["mountPath"]: one.get("subPathExpr", one.get("subPath")) for one in container["volumeMounts"] if one["name"] == "identity"
+    }
+    variables = {one["name"]: one.get("value") for one in container["env"]}
+    files = ("WOOLY_API_KEY_FILE", "WOOLY_TLS_CERT", "WOOLY_TLS_KEY", "WOOLY_TLS_CA")
+    assert [mounted[variables[name]] for name in files] == [
+        "$(NODE_NAME).api.key", "$(NODE_NAME).cert.pem", "$(NODE_NAME).key.pem", "ca.pem",
+    ]  # fmt: skip
+    assert len(mounted) == len(files)
 
 
 def node(cordoned: bool) -> KubeNode:
