@@ -69,7 +69,8 @@ _REFUSED_S: Final = 10.0
 _WHY_S: Final = 5.0
 _WHY_MAX: Final = 20
 """Explanations that one look at the controller asks for: each costs it milliseconds."""
-_PAGE: Final = 1_000
+_TASKS_MAX: Final = 10_000
+"""Of one list of the controller: on one page no task is missed that moves between pages."""
 _EVENT_CHARS: Final = 1_000
 
 _CLUSTERS: Final = create_global_resource(GROUP, VERSION, "WoolyCluster", "woolyclusters")
@@ -215,16 +216,13 @@ class Reconciler:
         """Blocks. Raises WoolyError."""
         prefix = prefix_of(self._kube.id)
         found: dict[str, Reservation] = {}
-        for state in ("queued", "started"):
+        for state in ("started", "queued", "started"):  # one whose session opens or closes meanwhile is in one of them
             offset, total = 0, 1
             while offset < total:
-                page = client.tasks(state=state, search=prefix, limit=_PAGE, offset=offset)
-                offset, total = offset + _PAGE, page.total
-                found |= {
-                    one.id: Reservation(one.id, one.tenant, one.node_name or one.node or "")
-                    for one in page.items
-                    if pod_uid(self._kube.id, one.id)
-                }
+                page = client.tasks(state=state, search=prefix, limit=_TASKS_MAX, offset=offset)
+                offset, total = offset + _TASKS_MAX, page.total
+                ours = [one for one in page.items if pod_uid(self._kube.id, one.id)]
+                found |= {one.id: Reservation(one.id, one.tenant, one.node_name or one.node or "") for one in ours}
         waiting = [task for task, reservation in found.items() if not reservation.node]
         self._why = {task: held for task, held in self._why.items() if task in found}
         due = [task for task in waiting if task not in self._why or now_s - self._why[task][1] >= _WHY_S]

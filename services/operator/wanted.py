@@ -10,7 +10,24 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from services.operator.admission import TRUST
-from services.operator.objects import GROUP, VERSION, GpuPool, Invalid, KubeNode, Pod, TenantPolicy, Wish, WoolyCluster, mib_of, wish_of
+from services.operator.objects import (
+    ANNOTATED_TASK,
+    ANNOTATED_TENANT,
+    GATE,
+    GROUP,
+    NODE,
+    POOL,
+    VERSION,
+    GpuPool,
+    Invalid,
+    KubeNode,
+    Pod,
+    TenantPolicy,
+    Wish,
+    WoolyCluster,
+    mib_of,
+    wish_of,
+)  # fmt: skip
 
 __all__ = [
     "AWAY", "Action", "Answers", "Apply", "Drain", "Mirror", "Observed", "Overcommit", "PoolStatus", "Reason", "Release", "Reservation",
@@ -219,7 +236,7 @@ def _pod(seen: Observed, pod: Pod) -> Iterator[Action]:
         "remedy": state.reason.remedy,
         "vram": f"{wish.vram_mib}Mi",
     }
-    name = task.task if task is not None else pod.annotations.get(f"{GROUP}/task") or task_ids(seen.kubernetes, pod.uid)[0]
+    name = task.task if task is not None else pod.annotations.get(ANNOTATED_TASK) or task_ids(seen.kubernetes, pod.uid)[0]
     if status != {key: held.get(key, "") for key in status} or held.get("task") != name:
         text = f"{state.reason.text}{f'; what helps: {state.reason.remedy}' if state.reason.remedy else ''}"
         changed = (state.reason.text, state.reason.remedy) != (held.get("reason", ""), held.get("remedy", ""))
@@ -249,6 +266,9 @@ def _over(pod: Pod, task: Reservation | None) -> _State:
 
 def _started(seen: Observed, pod: Pod, task: Reservation | None) -> _State:
     phase = "Running" if pod.phase == "Running" else "Placed"
+    if task is None and ANNOTATED_TASK not in pod.annotations:
+        reason = "it has started without a reservation: the webhook did not see it, or its gate was removed or not known here"
+        return _State(phase, Reason(reason, "delete the pod and create it again, on Kubernetes 1.27 or later"))
     if task is None and seen.answers is not None:
         reason = "the reservation is over: no script used it within its time, or it was cancelled"
         return _State(phase, Reason(reason, "a script that starts now finds no device; delete the pod and create it again"))
@@ -289,17 +309,17 @@ def _refused(pod: Pod, policy: TenantPolicy | None, wish: Wish, pool: str, found
         text = f"it asks for {wish.vram_mib} MiB, and TenantPolicy {policy.name} allows {policy.max_vram} for one pod"
         return Reason(text, "ask for less, or raise spec.maxVRAM of the policy")
     if pool and found is None:
-        return Reason(f"there is no GpuPool {pool}", f"create it, or name another one in annotation {GROUP}/pool")
+        return Reason(f"there is no GpuPool {pool}", f"create it, or name another one in annotation {POOL}")
     return None
 
 
 def _ungate(pod: Pod, task: Reservation) -> list[Json]:
     gate = f"/spec/schedulingGates/{pod.gate}"
-    written = {"task": task.task, "tenant": task.tenant, "node": task.node}
+    written = {ANNOTATED_TASK: task.task, ANNOTATED_TENANT: task.tenant, NODE: task.node}
     return [
         {"op": "test", "path": "/metadata/resourceVersion", "value": pod.version},
-        {"op": "test", "path": f"{gate}/name", "value": f"{GROUP}/placed"},
-        *({"op": "add", "path": f"/metadata/annotations/{GROUP}~1{name}", "value": value} for name, value in written.items()),
+        {"op": "test", "path": f"{gate}/name", "value": GATE},
+        *({"op": "add", "path": f"/metadata/annotations/{name.replace('/', '~1')}", "value": text} for name, text in written.items()),
         {"op": "remove", "path": gate},
     ]
 

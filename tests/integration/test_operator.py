@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import signal
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from lightkube import AsyncClient, KubeConfig
+from lightkube.models.coordination_v1 import LeaseSpec
+from lightkube.resources.coordination_v1 import Lease
 
+from services.kit.errors import StartError
 from services.kit.process import free_port
+from services.operator.leader import Leader
 from tests.support.fork_server import ForkedProcess, start_service
 from tests.support.house import House, NodeSpec
 from tests.support.kube.access import ADMIN
 from tests.support.kube.fake import FakeKube
 from tests.support.kube.real import RealKube
-from tests.support.node import increment, until
+from tests.support.node import increment, until, until_async
 from tests.support.secured import Secured
 from tests.support.stack import ROOT, plain_environment
 from wooly.api import Client
@@ -291,6 +297,17 @@ def test_pods_wait_while_the_controller_is_away(cluster: Stack) -> None:
     kube.delete("patient")
 
 
+def test_the_operator_follows_an_api_server_that_was_away(cluster: Stack) -> None:
+    kube = cluster.kube
+    assert isinstance(kube.server, FakeKube)
+    kube.server.stop()
+    kube.server.compact()
+    kube.server.start()
+    kube.create_pod("after", pod_vram="100Mi")
+    until(lambda: not kube.gated("after"), "it has a place")
+    kube.delete("after")
+
+
 def test_a_new_certificate_is_trusted_without_a_restart(cluster: Stack) -> None:
     kube = cluster.kube
     before = kube.trusts()
@@ -401,6 +418,64 @@ def test_no_key_for_other_tokens(secured: Cluster, tmp_path: Path, namespace: st
         exchange(f"https://localhost:{secured.port}/v1/key", str(tmp_path / "token"), str(tmp_path / "ca.pem"))
 
 
+# -- the lease -------------------------------------------------------------------------------------------------------------------------
+
+TERM_S = 0.6
+
+
+def test_one_leads_and_another_follows_when_it_ends_in_silence(tmp_path: Path) -> None:
+    async def play(client: AsyncClient) -> None:
+        first, second = (Leader(client, "default", name, TERM_S) for name in ("one", "two"))
+        leading = asyncio.create_task(first.run())
+        await first.leading.wait()
+        waiting = asyncio.create_task(second.run())
+        seen: set[object] = set()
+
+        async def renewed() -> bool:
+            seen.add((await lease(client)).renewTime)
+            return len(seen) > 6
+
+        await until_async(renewed, "two terms have passed")
+        assert not second.leading.is_set()
+        leading.cancel()
+        await second.leading.wait()
+        assert (await lease(client)).holderIdentity == "two"
+        waiting.cancel()
+
+    with FakeKube(tmp_path) as server:
+        asyncio.run(connected(server, play))
+
+
+def test_a_leader_that_stops_gives_the_lease_back_and_one_that_cannot_renew_it_ends(tmp_path: Path) -> None:
+    async def play(client: AsyncClient) -> None:
+        first, second = (Leader(client, "default", name, TERM_S) for name in ("one", "two"))
+        leading = asyncio.create_task(first.run())
+        await first.leading.wait()
+        leading.cancel()
+        await first.release()
+        assert (await lease(client)).holderIdentity == "", "another one need not wait for the end of the term"
+        running = asyncio.create_task(second.run())
+        await second.leading.wait()
+        server.stop()
+        with pytest.raises(StartError, match="was not renewed"):
+            await running
+
+    server = FakeKube(tmp_path)
+    server.start()
+    asyncio.run(connected(server, play))
+
+
+async def connected(server: FakeKube, play: Callable[[AsyncClient], Awaitable[None]]) -> None:
+    async with AsyncClient(config=KubeConfig.from_file(server.kubeconfig), field_manager="tests", trust_env=False) as client:
+        await play(client)
+
+
+async def lease(client: AsyncClient) -> LeaseSpec:
+    found = (await client.get(Lease, "wooly-operator", namespace="default")).spec
+    assert found is not None
+    return found
+
+
 # -- the real API server ---------------------------------------------------------------------------------------------------------------
 
 
@@ -425,7 +500,7 @@ def test_the_real_api_server_takes_what_the_operator_writes(tmp_path: Path) -> N
             with pytest.raises(urllib.error.HTTPError) as refused:
                 kube.create_pod("wrong", pod_vram="much")
             assert "write for example" in json.loads(refused.value.read())["message"]
-            until(lambda: any("the reservation is over" in text for text in kube.events("train")), "an event")
+            until(lambda: any("started without a reservation" in text for text in kube.events("train")), "an event")
             until(lambda: kube.task("train").get("reason"), "and a mirror")
             kube.end("train", "Running")
             until(lambda: kube.task("train")["phase"] == "Running", "which follows the pod")

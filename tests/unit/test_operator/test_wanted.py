@@ -166,9 +166,16 @@ def test_a_later_reservation_counts_when_the_first_is_over() -> None:
 
 
 def test_a_running_pod_whose_reservation_is_over_says_so() -> None:
-    pod = replace(POD, phase="Running", gate=None)
+    pod = replace(POD, phase="Running", gate=None, annotations={**POD.annotations, "woolyai.com/task": TASK})
     (mirror,) = of(Mirror, wanted(replace(SEEN, pods=(pod,))))
     assert mirror.status["phase"] == "Running" and "the reservation is over" in mirror.event
+    (mirror,) = of(Mirror, wanted(replace(SEEN, pods=(pod,), answers=None)))
+    assert not mirror.event, "it is not known"
+
+
+def test_a_pod_without_a_gate_never_had_a_reservation() -> None:
+    (mirror,) = of(Mirror, wanted(replace(SEEN, pods=(replace(POD, gate=None),))))
+    assert "started without a reservation" in mirror.event and not of(Submit, wanted(replace(SEEN, pods=(replace(POD, gate=None),))))
 
 
 def test_each_pool_has_a_daemon_set_that_it_owns() -> None:
