@@ -36,6 +36,10 @@ __all__ = [
 
 _ATTEMPTS_MAX: Final = 9
 _NODE_FILES: Final = "/var/run/secrets/wooly"
+_DATA_PORT, _HTTP_PORT = 7070, 7060
+"""On the host, of the first device of a node server, and of its health and metrics."""
+_USER: Final = 10001
+"""Of our images."""
 
 Json = dict[str, Any]
 
@@ -179,7 +183,7 @@ def wanted(seen: Observed) -> list[Action]:
         out.append(Apply(daemon_set(seen, pool)))
         out += _nodes(seen, pool)
     if seen.authorities:
-        out += [Apply(_trust(seen, namespace)) for policy in seen.policies for namespace in policy.namespaces]
+        out += [Apply(_trust(seen, policy, namespace)) for policy in seen.policies for namespace in policy.namespaces]
     for pod in seen.pods:
         out += _pod(seen, pod)
     return out + list(_orphans(seen))
@@ -364,7 +368,7 @@ def _nodes(seen: Observed, pool: GpuPool) -> Iterator[Action]:
 def daemon_set(seen: Observed, pool: GpuPool) -> Json:
     """The node servers of a pool, one on each Kubernetes node that its selector names."""
     labels = {"app.kubernetes.io/name": "wooly-node", f"{GROUP}/pool": pool.name}
-    owner = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "GpuPool", "name": pool.name, "uid": pool.uid, "controller": True}
+    secret = seen.cluster.node_secret_ref.name
     plain = {
         "WOOLY_NATS_URL": ",".join(seen.cluster.bus_urls),
         "WOOLY_BACKEND": pool.backend,
@@ -372,11 +376,16 @@ def daemon_set(seen: Observed, pool: GpuPool) -> Json:
         "WOOLY_DEVICE_VRAM_MB": str(pool.vram_mb or ""),
         "NODE_GROUPS": ",".join(pool.groups),
         "WOOLY_DATA_HOST": "0.0.0.0",
+        "WOOLY_DATA_PORT": str(_DATA_PORT),
+        "WOOLY_NODE_HTTP": f"0.0.0.0:{_HTTP_PORT}",
         "WOOLY_DATA_DIR": "/data",
+        "WOOLY_CACHE_DIR": "/data/jit",
+        "CUPY_CACHE_DIR": "/data/cupy" if pool.backend == "cuda" else "",
+        "WOOLY_ON_STOP": "end",  # what sessions need goes with the pod
+        "WOOLY_INSECURE": "" if secret else "1",
     }
-    mounts: list[Json] = [{"name": "data", "mountPath": "/data"}]
-    volumes: list[Json] = [{"name": "data", "emptyDir": {}}]
-    secret = seen.cluster.node_secret_ref.name
+    mounts: list[Json] = [{"name": "data", "mountPath": "/data"}, {"name": "tmp", "mountPath": "/tmp"}]
+    volumes: list[Json] = [{"name": "data", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]
     if secret:  # of each node its own files alone
         files = {"WOOLY_API_KEY_FILE": "api.key", "WOOLY_TLS_CERT": "cert.pem", "WOOLY_TLS_KEY": "key.pem"}
         plain |= {name: f"{_NODE_FILES}/{file}" for name, file in files.items()} | {"WOOLY_TLS_CA": f"{_NODE_FILES}/ca.pem"}
@@ -395,24 +404,38 @@ def daemon_set(seen: Observed, pool: GpuPool) -> Json:
             *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in shown.items()),
             *({"name": name, "value": value} for name, value in plain.items() if value),
         ],
+        "ports": [
+            {"name": name, "containerPort": port, "hostPort": port, "protocol": "TCP"}
+            for name, port in (("data", _DATA_PORT), ("http", _HTTP_PORT))
+        ],
         "volumeMounts": mounts,
         "resources": _resources(pool),
+        "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}},
+        "livenessProbe": _probe("live", secret, 15),
+        "readinessProbe": _probe("ready", secret, 5),
     }
     pod: Json = {
+        # bulk data goes from clients straight to the device's host, without the cost of an overlay network
         "hostNetwork": True,
         "dnsPolicy": "ClusterFirstWithHostNet",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "nodeSelector": pool.node_selector,
         "tolerations": list(pool.tolerations),
-        "securityContext": {"fsGroup": 10001},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
         "containers": [container],
         "volumes": volumes,
     }
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
-        "metadata": {"name": f"wooly-node-{pool.name}", "namespace": seen.namespace, "labels": labels, "ownerReferences": [owner]},
+        "metadata": {"name": f"wooly-node-{pool.name}", "namespace": seen.namespace, "labels": labels, "ownerReferences": [_owner(pool)]},
         "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": pod}},
     }
 
@@ -423,6 +446,17 @@ def _resources(pool: GpuPool) -> Json:
     return {**pool.resources, "limits": {**pool.resources.get("limits", {}), "nvidia.com/gpu": str(pool.devices)}}
 
 
-def _trust(seen: Observed, namespace: str) -> Json:
-    meta = {"name": TRUST, "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "wooly-operator"}}
+def _probe(what: str, secret: str, period_s: int) -> Json:
+    get = {"path": f"/health/{what}", "port": _HTTP_PORT, "scheme": "HTTPS" if secret else "HTTP"}
+    return {"httpGet": get, "initialDelaySeconds": 10, "periodSeconds": period_s, "timeoutSeconds": 5, "failureThreshold": 6}
+
+
+def _owner(one: GpuPool | TenantPolicy) -> Json:
+    """What is made for it goes with it."""
+    return {"apiVersion": f"{GROUP}/{VERSION}", "kind": type(one).__name__, "name": one.name, "uid": one.uid}
+
+
+def _trust(seen: Observed, policy: TenantPolicy, namespace: str) -> Json:
+    labels = {"app.kubernetes.io/managed-by": "wooly-operator"}
+    meta = {"name": TRUST, "namespace": namespace, "labels": labels, "ownerReferences": [_owner(policy)]}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {"ca.pem": seen.authorities}}

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from services.operator.objects import GpuPool, TenantPolicy, WoolyCluster, read_object
+from services.operator.wanted import Apply, Observed, wanted
 from tests.support.kube.helm import CHART, binary, rendered, run_helm
 from tests.support.kube.schemas import completed, errors_of
 from wooly.shared.variables import VARIABLES
@@ -55,7 +56,8 @@ VALUES: dict[str, dict[str, Any]] = {
     },
 }
 EVERY = pytest.mark.parametrize("values", VALUES)
-FOREIGN = {"OTEL_EXPORTER_OTLP_ENDPOINT"}
+FOREIGN = {"OTEL_EXPORTER_OTLP_ENDPOINT", "CUPY_CACHE_DIR"}
+RESTRICTED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 
 
 @functools.cache
@@ -180,9 +182,40 @@ def test_services_run_with_as_few_rights_as_the_restricted_profile_wants(values:
         assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys(), name
         assert not [volume for volume in spec.get("volumes", []) if "hostPath" in volume], name
         for container in [*spec["containers"], *spec.get("initContainers", [])]:
-            own = container["securityContext"]
-            assert own == {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}, name
+            assert container["securityContext"] == RESTRICTED, name
             assert container["resources"]["limits"]["memory"] and container["resources"]["requests"]["cpu"], name
+
+
+def node_servers() -> list[dict[str, Any]]:
+    """The DaemonSets that the operator makes of the chart's pools."""
+    read = {kind: [] for kind in ("WoolyCluster", "GpuPool")}
+    for one in objects("high availability"):
+        if one["kind"] in read:
+            shown = {**one, **completed({"spec": one["spec"]}, schema_of(one["kind"])), "metadata": {"uid": "u", **one["metadata"]}}
+            read[one["kind"]].append(read_object(shown, {"WoolyCluster": WoolyCluster, "GpuPool": GpuPool}[one["kind"]]))
+    [cluster] = read["WoolyCluster"]
+    seen = Observed("k", cluster, tuple(read["GpuPool"]), (), (), (), {}, None, "wooly-system")
+    return [action.object for action in wanted(seen) if isinstance(action, Apply)]
+
+
+def test_node_servers_are_valid_and_unprivileged_but_for_the_network_of_their_host() -> None:
+    readers = {variable.name: variable.readers for variable in VARIABLES}
+    found = node_servers()
+    assert [one["metadata"]["name"] for one in found] == ["wooly-node-a100", "wooly-node-cpu"]
+    for one in found:
+        for version in ("1.29", "1.37"):
+            kubernetes_validate.validate(one, version, strict=True)
+        spec = one["spec"]["template"]["spec"]
+        assert not {"hostPID", "hostIPC"} & spec.keys() and spec["securityContext"]["runAsNonRoot"]
+        assert not [volume for volume in spec["volumes"] if "hostPath" in volume]
+        [container] = spec["containers"]
+        assert container["securityContext"] == RESTRICTED
+        assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in spec["volumes"]}
+        for variable in container["env"]:
+            assert variable["name"] in FOREIGN or "node" in readers.get(variable["name"], ()), variable
+        assert container["command"] == ["wooly-server", "server"]
+    assert found[0]["spec"]["template"]["spec"]["containers"][0]["image"] == "wooly-gpu:0.1.0"
+    assert found[1]["spec"]["template"]["spec"]["containers"][0]["image"] == "wooly:0.1.0"
 
 
 @EVERY
@@ -199,7 +232,8 @@ def test_rights_name_what_they_are_for(values: str) -> None:
         for rule in one.get("rules", []) if one["kind"] in ("Role", "ClusterRole") else ():
             assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"]), one
             if "secrets" in rule["resources"]:
-                assert one["kind"] == "Role" and (rule.get("resourceNames") or rule["verbs"] == ["create"]), one
+                assert one["kind"] == "Role", one
+                assert rule.get("resourceNames") or (rule["verbs"] == ["create"] and "keyring" in one["metadata"]["name"]), one
 
 
 @EVERY
@@ -282,15 +316,6 @@ def test_webhook_sees_pods_that_ask_for_a_device_and_no_others() -> None:
     assert (webhook["failurePolicy"], webhook["timeoutSeconds"], webhook["reinvocationPolicy"]) == ("Fail", 5, "IfNeeded")
     [excluded] = webhook["namespaceSelector"]["matchExpressions"]
     assert excluded == {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", "wooly-system"]}
-
-
-def test_name_of_the_release_is_in_every_name() -> None:
-    """Two releases, in two namespaces, share no object."""
-    first, second = (
-        {(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in rendered(release=name, namespace=f"of-{name}")}
-        for name in ("one", "two")
-    )
-    assert not first & second
 
 
 def test_alert_rules_and_dashboard_are_those_of_the_platform() -> None:
