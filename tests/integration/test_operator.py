@@ -21,6 +21,7 @@ from lightkube.resources.coordination_v1 import Lease
 
 from services.kit.errors import StartError
 from services.kit.process import free_port
+from services.operator.admission import FILES
 from services.operator.leader import Leader
 from tests.support.fork_server import ForkedProcess, start_service
 from tests.support.house import House, NodeSpec
@@ -28,7 +29,7 @@ from tests.support.kube.access import ADMIN
 from tests.support.kube.fake import FakeKube
 from tests.support.kube.real import RealKube
 from tests.support.node import increment, until, until_async
-from tests.support.secured import Secured
+from tests.support.secure import SecureStack
 from tests.support.stack import ROOT, plain_environment
 from wooly.api import Client
 from wooly.config import Config, load
@@ -357,15 +358,16 @@ def test_another_operator_takes_over_from_a_killed_one(cluster: Stack) -> None:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A controller that asks for keys, and an operator that has an administrator's."""
+    """A stack with authentication and TLS, and an operator that has the key of its administrator."""
     folder = tmp_path_factory.mktemp("secured")
-    with FakeKube(folder / "kube") as server, Secured() as house:
-        found = Cluster(folder, Kube(server), house.plane.controller.url, "nats://bus:4222")
+    with FakeKube(folder / "kube") as server, SecureStack(folder, WOOLY_DEVICE_VRAM_MB="1024", WOOLY_DEVICE_THREADS="1") as stack:
+        stack.tenant("acme")
+        found = Cluster(folder, Kube(server), stack.addresses["controller"], stack.addresses["nats"])
         furnish(found)
         try:
-            # The authorities are those of any cluster with TLS; this one's controller is on loopback and needs none.
-            found.start("one", found.port, WOOLY_API_KEY=house.admin_key, WOOLY_TLS_CA=str(server.ca))
+            found.start("one", found.port, WOOLY_API_KEY=stack.admin, WOOLY_TLS_CA=str(stack.ring.ca))
             found.listening("one")
+            until(found.kube.trusts, "the operator's authority is known")
             yield found
         finally:
             found.close()
@@ -380,28 +382,43 @@ def token(kube: Kube, namespace: str, audience: str) -> str:
     return made
 
 
-def test_a_pod_exchanges_its_token_for_a_key_of_its_tenant(secured: Cluster, tmp_path: Path) -> None:
-    kube = secured.kube
+def files(kube: Kube, folder: Path, namespace: str, audience: str = "wooly") -> None:
+    """What the kubelet makes of the volume that a pod is given."""
     trusted = "/api/v1/namespaces/research/configmaps/wooly-ca"
-    until(
-        lambda: kube.exists(trusted) and kube.ask("GET", trusted)["data"]["ca.pem"].count("BEGIN") == 2,
-        "pods of the tenant have both authorities",
-    )
-    made = kube.create_pod("train", pod_vram="1Gi")
-    variables = {one["name"]: one.get("value", "") for one in made["spec"]["containers"][0]["env"]}
-    assert variables["WOOLY_KEY_URL"] == f"https://wooly-operator.{SPACE}.svc/v1/key"
-    # What the kubelet does: the files of the volume.
-    (tmp_path / "ca.pem").write_text(kube.ask("GET", trusted)["data"]["ca.pem"])
-    (tmp_path / "token").write_text(token(kube, "research", "wooly"))
-    environ = {
-        "CONTROLLER_URL": secured.url, "WOOLY_TLS_CA": str(tmp_path / "ca.pem"), "WOOLY_TOKEN_FILE": str(tmp_path / "token"),
-        "WOOLY_KEY_URL": f"https://localhost:{secured.port}/v1/key",
-    }  # fmt: skip
-    found = load(environ=environ)
-    identity = Client(found.controller_url, api_key=found.api_key).identity()
+    until(lambda: kube.exists(trusted) and kube.ask("GET", trusted)["data"]["ca.pem"].count("BEGIN") == 2, "both authorities are there")
+    (folder / "ca.pem").write_text(kube.ask("GET", trusted)["data"]["ca.pem"])
+    (folder / "token").write_text(token(kube, namespace, audience))
+
+
+def test_a_pod_exchanges_its_token_for_a_key_and_runs_on_its_reservation(secured: Cluster, tmp_path: Path) -> None:
+    kube = secured.kube
+    kube.create_pod("train", pod_vram="600Mi")
+    until(lambda: not kube.gated("train"), "it has a place")
+    pod = kube.pod("train")
+    files(kube, tmp_path, "research")
+    environ = variables_of(pod, {FILES: str(tmp_path), f"https://wooly-operator.{SPACE}.svc": f"https://localhost:{secured.port}"})
+    config = load(environ=environ)
+    identity = Client(config.controller_url, api_key=config.api_key, ca=config.tls_ca).identity()
     assert (identity.tenant, identity.role, set(identity.scopes)) == ("acme", "member", {"submit", "bus"})
+    session = open_session(config, title="script of the pod")
+    assert (session.info.task, session.info.tenant) == (pod["metadata"]["annotations"]["woolyai.com/task"], "acme")
+    session.wait(session.submit(Flush(allocs=((1, 1 << 20), (2, 512)))))
+    session.wait(session.submit(increment(64).flush([2])))
+    session.close()
     (tmp_path / "again").write_text(token(kube, "research", "wooly"))
-    assert load(environ={**environ, "WOOLY_TOKEN_FILE": str(tmp_path / "again")}).api_key == found.api_key
+    again = load(environ={**environ, "WOOLY_TOKEN_FILE": str(tmp_path / "again")})
+    assert again.api_key == config.api_key, "pods of a namespace share a key"
+
+
+def variables_of(pod: Json, replaced: dict[str, str]) -> dict[str, str]:
+    """The environment of its container, with addresses and folders of this machine."""
+    out = {}
+    for one in pod["spec"]["containers"][0]["env"]:
+        path = one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+        out[one["name"]] = pod["metadata"]["annotations"][path.split("'")[1]] if path else one["value"]
+    for old, new in replaced.items():
+        out = {name: value.replace(old, new) for name, value in out.items()}
+    return out
 
 
 @pytest.mark.parametrize(
@@ -409,11 +426,7 @@ def test_a_pod_exchanges_its_token_for_a_key_of_its_tenant(secured: Cluster, tmp
     [("research", "another", "for audience wooly"), ("other", "wooly", "no TenantPolicy names namespace other")],
 )
 def test_no_key_for_other_tokens(secured: Cluster, tmp_path: Path, namespace: str, audience: str, says: str) -> None:
-    kube = secured.kube
-    trusted = "/api/v1/namespaces/research/configmaps/wooly-ca"
-    until(lambda: kube.exists(trusted), "pods of the tenant have the authorities")
-    (tmp_path / "ca.pem").write_text(kube.ask("GET", trusted)["data"]["ca.pem"])
-    (tmp_path / "token").write_text(token(kube, namespace, audience))
+    files(secured.kube, tmp_path, namespace, audience)
     with pytest.raises(ConfigError, match=says):
         exchange(f"https://localhost:{secured.port}/v1/key", str(tmp_path / "token"), str(tmp_path / "ca.pem"))
 
