@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
+import shutil
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -11,6 +14,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from services.kit.keyring import Keyring
+from services.kit.nats_server import nats_server_binary
 from services.operator.objects import GpuPool, TenantPolicy, WoolyCluster, read_object
 from services.operator.wanted import Apply, Observed, wanted
 from tests.support.kube.helm import CHART, binary, rendered, run_helm
@@ -56,7 +61,8 @@ VALUES: dict[str, dict[str, Any]] = {
     },
 }
 EVERY = pytest.mark.parametrize("values", VALUES)
-FOREIGN = {"OTEL_EXPORTER_OTLP_ENDPOINT", "CUPY_CACHE_DIR"}
+FOREIGN = {"OTEL_EXPORTER_OTLP_ENDPOINT", "CUPY_CACHE_DIR", "WOOLY_BUS_REPLICAS"}
+"""Read by libraries; the last by services that know a bus of three servers."""
 RESTRICTED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 
 
@@ -307,6 +313,31 @@ def test_certificates_bear_the_names_that_are_called(values: str) -> None:
     for number in range(3 if routes else 0):
         assert f"wooly-nats-{number}.wooly-nats-servers.wooly-system.svc" in certified
         assert f"nats://wooly-nats-{number}.wooly-nats-servers.wooly-system.svc:6222" in routes[0]
+
+
+@pytest.mark.parametrize("values", ["default", "high availability"])
+def test_bus_accepts_its_configuration(values: str, tmp_path: Path) -> None:
+    """The files of the pod's volume, where the pod has them, as nats-server reads them."""
+    folder = tmp_path / "nats"
+    ring = Keyring.make(tmp_path / "ring", {"bus": ["nats"], "controller": ["c"], "billing": ["b"]}, [], bus_at=str(folder / "keyring"))
+    if not (ring.folder / "bus" / "routes.conf").exists():
+        pair = {"cert_file": "cert.pem", "key_file": "key.pem", "ca_file": "ca.pem"}
+        lines = [f'{key}: "{folder}/keyring/{file}"' for key, file in pair.items()]
+        (ring.folder / "bus" / "routes.conf").write_text("tls { " + ", ".join(lines) + " }")
+    [volume] = [one for one in pods(values)["StatefulSet wooly-nats"]["volumes"] if one["name"] == "configuration"]
+    data = {one["metadata"]["name"]: one["data"] for one in objects(values) if one["kind"] == "ConfigMap"}
+    for source in volume["projected"]["sources"]:
+        for name, text in data[source["configMap"]["name"]].items() if "configMap" in source else ():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+        for item in source.get("secret", {}).get("items", ()):
+            (folder / item["path"]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ring.folder / "bus" / item["key"], folder / item["path"])
+    [container] = pods(values)["StatefulSet wooly-nats"]["containers"]
+    arguments = [word.replace("/etc/nats", str(folder)).replace("/data", str(tmp_path)) for word in container["args"]]
+    result = subprocess.run([nats_server_binary(), *arguments, "-t"], capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "is valid" in result.stdout + result.stderr
 
 
 def test_webhook_sees_pods_that_ask_for_a_device_and_no_others() -> None:
