@@ -199,7 +199,7 @@ class FakeKube:
         self.stop()
 
     def compact(self) -> None:
-        """Forget the history: a watch from a resource version of before is answered with 410."""
+        """Forget the history: a watch from an earlier resource version is answered with 410."""
         with self._changed:
             self._stored.compacted = self._stored.version
             self._stored.history.clear()

@@ -91,7 +91,7 @@ class RealKube:
         self._process.wait()
 
     def compact(self) -> None:
-        """Forget the history of config maps: a watch from a resource version of before is answered with 410."""
+        """Forget the history of config maps: a watch from an earlier resource version is answered with 410."""
         revision = self._asked("range", {"key": "AA=="})["header"]["revision"]
         self._asked("compaction", {"revision": revision})
 
