@@ -33,6 +33,7 @@ from services.operator.leader import Leader
 from services.operator.objects import FIELD_MANAGER, WoolyCluster
 from services.operator.reconciler import Kubernetes, Reconciler
 from services.operator.settings import Settings
+from services.operator.watching import API_ERRORS
 from services.operator.web import make_app
 
 _API_S = 10.0
@@ -72,7 +73,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(client.close)
         await first_of(stop, *(asyncio.create_task(one) for one in (*follow, work())))
-        with contextlib.suppress(httpx2.HTTPError):
+        with contextlib.suppress(*API_ERRORS):
             await leader.release()
 
 

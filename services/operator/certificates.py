@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import httpx2
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from lightkube import ApiError, AsyncClient
@@ -28,6 +27,7 @@ from services.kit.errors import SettingError
 from services.kit.keyring import Authority, new_authority, write_private
 from services.kit.log import get_logger
 from services.operator.settings import Settings
+from services.operator.watching import API_ERRORS
 
 __all__ = ["Certificates", "is_due", "renewed"]
 
@@ -97,7 +97,7 @@ class Certificates:
         while True:
             try:
                 await self._look(leading.is_set())
-            except (httpx2.HTTPError, OSError, SettingError) as error:
+            except (*API_ERRORS, OSError, SettingError) as error:
                 get_logger().warning("the certificate is not looked after", error=str(error))
             await asyncio.sleep((_LOOK_S if self.ready.is_set() else _FIRST_S) * random.uniform(0.8, 1.2))
 

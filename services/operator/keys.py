@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final
 
-import httpx2
 from lightkube import AsyncClient
 from lightkube.models.authentication_v1 import TokenReviewSpec
 from lightkube.resources.authentication_v1 import TokenReview
@@ -19,6 +18,7 @@ from lightkube.resources.authentication_v1 import TokenReview
 from services.kit.errors import RequestError
 from services.operator.admission import AUDIENCE
 from services.operator.objects import TenantPolicy
+from services.operator.watching import API_ERRORS
 from wooly.api import Client
 from wooly.errors import WoolyError
 
@@ -59,7 +59,7 @@ class Keys:
             raise NoKey("send the pod's service account token, for audience wooly, as Authorization: Bearer ...")
         try:
             review = await self._kube.create(TokenReview(spec=TokenReviewSpec(token=token, audiences=[AUDIENCE])))
-        except httpx2.HTTPError as error:
+        except API_ERRORS as error:
             raise Away(f"the API server does not check the token ({error}); repeat it") from None
         status = review.status
         name = (status.user.username if status is not None and status.user is not None else None) or ""

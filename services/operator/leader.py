@@ -11,7 +11,6 @@ import datetime
 import random
 from typing import Final
 
-import httpx2
 from lightkube import ApiError, AsyncClient
 from lightkube.models.coordination_v1 import LeaseSpec
 from lightkube.models.meta_v1 import ObjectMeta
@@ -19,6 +18,7 @@ from lightkube.resources.coordination_v1 import Lease
 
 from services.kit.errors import StartError
 from services.kit.log import get_logger
+from services.operator.watching import API_ERRORS
 
 __all__ = ["TERM_S", "Leader"]
 
@@ -50,8 +50,8 @@ class Leader:
                         if not self.leading.is_set():
                             get_logger().info("this operator leads", identity=self._identity)
                         self.leading.set()
-            except (httpx2.HTTPError, TimeoutError) as error:
-                get_logger().warning("the lease cannot be read or renewed", error=str(error))
+            except (*API_ERRORS, TimeoutError) as error:
+                get_logger().warning("the lease cannot be read or renewed", error=str(error) or "timeout")
             if self._left_s(clock()) <= 0:
                 raise StartError(
                     f"the lease {self._namespace}/{_NAME} was not renewed for {self._term_s:g} s; another operator may hold it"
@@ -71,7 +71,7 @@ class Leader:
                 await self._kube.replace(lease)
 
     async def _take(self, now_s: float) -> bool:
-        """Whether this process holds the lease now. Raises StartError when it did and another one does, httpx2.HTTPError."""
+        """Whether this process holds the lease now. Raises StartError when it did and another one does, API_ERRORS."""
         now = datetime.datetime.now(datetime.UTC)
         now = now.replace(microsecond=now.microsecond or 1)  # the API server wants the fraction
         try:
@@ -98,7 +98,7 @@ class Leader:
         return await self._written(lease, new=False)
 
     async def _written(self, lease: Lease, *, new: bool) -> bool:
-        """False when another operator was faster. Raises httpx2.HTTPError."""
+        """False when another operator was faster. Raises API_ERRORS."""
         try:
             await (self._kube.create(lease) if new else self._kube.replace(lease))
         except ApiError as error:

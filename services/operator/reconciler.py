@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-import httpx2
 import msgspec
 from lightkube import AsyncClient
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
@@ -55,7 +54,7 @@ from services.operator.wanted import (
     prefix_of,
     wanted,
 )
-from services.operator.watching import Watched
+from services.operator.watching import API_ERRORS, Watched
 from wooly.api import Client
 from wooly.errors import ApiError, WoolyError
 
@@ -104,7 +103,7 @@ class Kubernetes:
             try:
                 found = await self.client.get(Namespace, "kube-system")
                 self.id = (found.metadata.uid if found.metadata is not None else None) or ""
-            except httpx2.HTTPError as error:
+            except API_ERRORS as error:
                 get_logger().warning("namespace kube-system cannot be read", error=str(error))
                 await asyncio.sleep(_BUSY_S)
 
@@ -171,7 +170,7 @@ class Reconciler:
             began_s, waiting = clock(), True
             try:
                 waiting = await self._round()
-            except (httpx2.HTTPError, OSError) as error:
+            except (*API_ERRORS, OSError) as error:
                 get_logger().warning("Kubernetes cannot be looked at", error=str(error))
             await asyncio.sleep(max(_PAUSE_S, clock() - began_s))  # changes come in groups, and a large cluster is not asked all the time
             with contextlib.suppress(TimeoutError):
@@ -200,7 +199,7 @@ class Reconciler:
                 listed = {one["metadata"]["uid"] for one in await self._kube.pods.listed()}
             try:
                 await self._do(action, client, now_s, listed or set())
-            except (httpx2.HTTPError, WoolyError) as error:
+            except (*API_ERRORS, WoolyError) as error:
                 get_logger().warning("not done, and tried again", action=type(action).__name__, error=str(error))
         return any(pod.gate is not None for pod in seen.pods)
 
@@ -337,7 +336,7 @@ class Reconciler:
         self._applied[key] = digest, now_s
 
     async def _patch(self, kind: Any, name: str, body: Mapping[str, Any], namespace: str | None = None) -> Any:
-        """Server-side apply. Raises httpx2.HTTPError."""
+        """Server-side apply. Raises API_ERRORS."""
         body = {**body, "metadata": {"name": name, **({"namespace": namespace} if namespace else {}), **body.get("metadata", {})}}
         return await self._kube.client.patch(
             kind, name, body, namespace=namespace, patch_type=PatchType.APPLY, field_manager=FIELD_MANAGER, force=True

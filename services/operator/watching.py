@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import httpx2
+import msgspec
 from lightkube import AsyncClient
 
 from services.kit.log import get_logger
 
-__all__ = ["Watched"]
+__all__ = ["API_ERRORS", "Watched"]
 
+API_ERRORS: Final = (httpx2.HTTPError, msgspec.MsgspecError, KeyError)
+"""What lightkube raises when the API server does not answer, or not as it should: a line that is cut off, an error without a type."""
 _AGAIN_S: Final = 30.0
 _PAUSE_S: Final = 1.0
 _CHUNK: Final = 500
@@ -45,7 +48,7 @@ class Watched:
             self._objects[key] = new
 
     async def listed(self) -> list[dict[str, Any]]:
-        """The objects as they are now. Raises httpx2.HTTPError."""
+        """The objects as they are now. Raises API_ERRORS."""
         return [_plain(one) async for one in self._kube.list(self._kind, chunk_size=_CHUNK, **self._options)]
 
     async def follow(self) -> None:
@@ -54,7 +57,7 @@ class Watched:
             with contextlib.suppress(TimeoutError):
                 try:
                     await self._follow_once()
-                except httpx2.HTTPError as error:
+                except API_ERRORS as error:
                     get_logger().warning("the API server cannot be followed", kind=self._kind.__name__, error=str(error))
                     await asyncio.sleep(_PAUSE_S * random.uniform(0.5, 1.5))
 
