@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import yaml
 
 from services.kit.keyring import Keyring
 from services.kit.nats_server import nats_server_binary
+from services.operator.admission import Injection, changed, refusal
 from services.operator.objects import GpuPool, TenantPolicy, WoolyCluster, read_object
 from services.operator.wanted import Apply, Observed, wanted
 from tests.support.kube.helm import CHART, binary, rendered, run_helm
@@ -347,6 +350,23 @@ def test_webhook_sees_pods_that_ask_for_a_device_and_no_others() -> None:
     assert (webhook["failurePolicy"], webhook["timeoutSeconds"], webhook["reinvocationPolicy"]) == ("Fail", 5, "IfNeeded")
     [excluded] = webhook["namespaceSelector"]["matchExpressions"]
     assert excluded == {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["kube-system", "wooly-system"]}
+
+
+def test_examples_of_the_page_are_accepted(tmp_path: Path) -> None:
+    page = (CHART.parents[2] / "docs" / "how-to" / "kubernetes.md").read_text()
+    examples = [yaml.safe_load(textwrap.dedent(text)) for text in re.findall(r"^ *```yaml\n(.*?)^ *```", page, re.M | re.S)]
+    values, pod = next(one for one in examples if "pools" in one), next(one for one in examples if one.get("kind") == "Pod")
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(values))
+    found = rendered("--values", str(tmp_path / "values.yaml"))
+    for one in found:
+        if one["apiVersion"] == "woolyai.com/v1alpha1":
+            assert errors_of(one, schema_of(one["kind"])) == []
+    given = Injection(
+        read_object(next({**one, "metadata": {"name": "w", "uid": "u"}} for one in found if one["kind"] == "WoolyCluster"), WoolyCluster)
+    )
+    for version in ("1.29", "1.37"):
+        assert refusal(pod) == ""
+        kubernetes_validate.validate(changed(pod, given), version, strict=True)
 
 
 def test_alert_rules_and_dashboard_are_those_of_the_platform() -> None:

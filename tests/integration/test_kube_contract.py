@@ -18,7 +18,7 @@ import httpx2
 import pytest
 from lightkube import ApiError, AsyncClient, Client, KubeConfig
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
-from lightkube.models.core_v1 import Container, PodSpec
+from lightkube.models.core_v1 import Container, PodSchedulingGate, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
 from lightkube.resources.admissionregistration_v1 import MutatingWebhookConfiguration, ValidatingWebhookConfiguration
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
@@ -489,6 +489,50 @@ def test_collection_is_deleted(client: Client, space: str) -> None:
         client.create(config_map(name, space))
     client.deletecollection(ConfigMap, namespace=space)
     assert not list(client.list(ConfigMap, namespace=space))
+
+
+def test_what_has_lost_its_owner_goes(kube: Kube, client: Client, space: str) -> None:
+    if isinstance(kube, RealKube):
+        pytest.skip("a controller beside the API server does this")
+    owners = [client.create(config_map(name, space)).metadata for name in ("a", "b")]
+    references = [OwnerReference(apiVersion="v1", kind="ConfigMap", name=str(one.name), uid=str(one.uid)) for one in owners]
+    client.create(ConfigMap(metadata=ObjectMeta(name="owned", namespace=space, ownerReferences=references)))
+    client.delete(ConfigMap, "a", namespace=space)
+    assert client.get(ConfigMap, "owned", namespace=space)
+    client.delete(ConfigMap, "b", namespace=space)
+    with refused(404):
+        client.get(ConfigMap, "owned", namespace=space)
+
+
+def test_namespace_takes_its_objects_along(kube: Kube, client: Client, space: str) -> None:
+    if isinstance(kube, RealKube):
+        pytest.skip("a controller beside the API server does this")
+    client.create(config_map("one", space))
+    client.delete(Namespace, space)
+    assert not [one for one in client.list(ConfigMap, namespace="*") if one.metadata.namespace == space]
+
+
+def test_gate_can_be_removed_and_not_added(kube: Kube, client: Client, space: str) -> None:
+    gated = pod("one", space, annotations={"a": "b"})
+    gated.spec.schedulingGates = [PodSchedulingGate(name="woolyai.com/placed")]
+    made = client.create(gated)
+    if isinstance(kube, RealKube):
+        assert made.spec.schedulingGates is None, "this server is older than gates"
+        return
+    condition = made.status.conditions[0]
+    assert (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "SchedulingGated")
+    steps = [
+        {"op": "test", "path": "/spec/schedulingGates/0/name", "value": "woolyai.com/placed"},
+        {"op": "add", "path": "/metadata/annotations/woolyai.com~1task", "value": "t1"},
+        {"op": "remove", "path": "/spec/schedulingGates/0"},
+    ]
+    found = client.patch(Pod, "one", steps, namespace=space, patch_type=PatchType.JSON)
+    assert (found.spec.schedulingGates, found.metadata.annotations["woolyai.com/task"]) == ([], "t1")
+    with refused(422, "only deletion is allowed"):
+        again = {"spec": {"schedulingGates": [{"name": "woolyai.com/placed"}]}}
+        client.patch(Pod, "one", again, namespace=space, patch_type=PatchType.MERGE)
+    with refused(422, "pod updates may not change fields other than"):
+        client.patch(Pod, "one", {"spec": {"hostNetwork": True}}, namespace=space, patch_type=PatchType.MERGE)
 
 
 # -- custom resources ------------------------------------------------------------------------------------------------------------------

@@ -295,7 +295,7 @@ class FakeKube:
 
     def _found(self, call: _Call) -> Json:
         found = self._stored.objects.get((call.kind, call.namespace, call.name))
-        if found is None or call.sub not in ("", "status", "scale", "finalize", "eviction"):
+        if found is None or call.sub not in ("", "status"):
             raise _Failure(404, f'{call.kind.resource} "{call.name}" not found', name=call.name, kind=call.kind.plural)
         return found
 
