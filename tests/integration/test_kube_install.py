@@ -131,7 +131,7 @@ class Installed:
 
     def forbidden(self) -> list[str]:
         """What operators were not allowed to do."""
-        return [line for name in self.operators for line in self.log(name).splitlines() if "forbidden" in line.lower() or "403" in line]
+        return [line for name in self.operators for line in self.log(name).splitlines() if "is forbidden" in line]
 
     def close(self) -> None:
         for operator in self.operators.values():
