@@ -58,6 +58,7 @@ class Here:
         for path in sorted(folders, key=len, reverse=True):
             if text == path or text.startswith(path + "/"):
                 return str(folders[path]) + text[len(path) :]
+        assert not text.startswith("/"), f"{service}: {text} is in no volume, and the root file system is read-only"
         text = re.sub(rf"\bwooly-(\w+)\.{SPACE}\.svc:(\d+)", lambda match: f"127.0.0.1:{self.port(match[1], match[2])}", text)
         return re.sub(r"\b0\.0\.0\.0:(\d+)", lambda match: f"127.0.0.1:{self.port(service, match[1])}", text)
 
