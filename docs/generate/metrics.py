@@ -63,7 +63,7 @@ def _caught(module: ModuleType) -> Iterator[list[CollectorRegistry]]:
 def _controller() -> CollectorRegistry:
     projection = SimpleNamespace(view=ClusterView(), position=0, failure=None, connected=True)
     with _caught(controller) as found:
-        controller.metrics_text(cast(Any, projection), cast(Any, SimpleNamespace(last=list)), log_bytes=0)
+        controller.metrics_text(cast(Any, projection), cast(Any, SimpleNamespace(last=list)), log_bytes=0, log_copies=(1, 1))
     return found[0]
 
 

@@ -19,11 +19,11 @@ from services.billing.projection import BillingProjection
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.log import get_logger
 from services.kit.projection import FactWriter
+from services.kit.streams import ELECTION_S
 
 __all__ = ["Writer", "announce_forever"]
 
 _ATTEMPTS: Final = 20
-_REACH_S: Final = 10.0
 
 
 class Writer(FactWriter[BillingProjection]):
@@ -52,8 +52,8 @@ class Writer(FactWriter[BillingProjection]):
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _shown(self, position: int) -> None:
-        if not await self._projection.reached(position, _REACH_S):
-            raise BusUnavailable(f"billing has not followed the log up to position {position} within {_REACH_S:g} s")
+        if not await self._projection.reached(position, ELECTION_S):
+            raise BusUnavailable(f"billing has not followed the log up to position {position} within {ELECTION_S:g} s")
 
 
 def _entity(name: str) -> str:

@@ -143,18 +143,43 @@ class BusGuard:
         """Count one more connection of the key. The bus is asked only if the key seems to have as many as it may. Raises QuotaReached,
         BusUnavailable."""
         if self.connections[key] >= self.connections_max:
-            answer = await self._ask_connections({"auth": True, "user": key, "limit": self.connections_max})
-            self.connections[key] = len(answer["data"]["connections"] or [])
+            question = {"auth": True, "user": key, "limit": self.connections_max}
+            self.connections[key] = sum([len(await self._ask_connections(server, question)) for server in await self._servers()])
         refusal = reached("connections", self.connections[key], f"key {key}", limit=self.connections_max)
         if refusal is not None:
             raise refusal
         self.connections[key] += 1
 
-    async def _ask_connections(self, question: dict[str, Any]) -> dict[str, Any]:
-        """The bus's list of connections. Raises BusUnavailable, ValueError."""
+    async def _ask_connections(self, server: str, question: dict[str, Any]) -> list[dict[str, Any]]:
+        """Connections to a server of the bus. Raises BusUnavailable, ValueError, KeyError."""
         data = json.dumps({"acc": _ACCOUNT, **question}).encode()
-        answer: dict[str, Any] = json.loads(await self._system.request("$SYS.REQ.SERVER.PING.CONNZ", data, _CONNECTIONS_S))
-        return answer
+        answer = json.loads(await self._system.request(f"$SYS.REQ.SERVER.{server}.CONNZ", data, _CONNECTIONS_S))
+        return answer["data"]["connections"] or []
+
+    async def _servers(self) -> list[str]:
+        """The ids of the servers of the bus; without those that do not answer. Raises BusUnavailable when none does."""
+        found: dict[str, int] = {}
+        changed = asyncio.Event()
+
+        async def on_answer(subject: str, data: bytes) -> None:
+            answer = json.loads(data)
+            found[answer["server"]["id"]] = answer["statsz"].get("active_servers", 1)
+            changed.set()
+
+        inbox = self._system.nc.new_inbox()
+        subscription = await self._system.subscribe(inbox, on_answer)
+        try:
+            await self._system.nc.publish("$SYS.REQ.SERVER.PING.STATSZ", b"", reply=inbox)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CONNECTIONS_S):
+                    while not found or len(found) < max(found.values()):
+                        changed.clear()
+                        await changed.wait()
+        finally:
+            await subscription.unsubscribe()
+        if not found:
+            raise BusUnavailable("no server of the bus says who is connected to it")
+        return list(found)
 
     # -- revocation --------------------------------------------------------------------------------------------------------------------
 
@@ -181,24 +206,30 @@ class BusGuard:
                 get_logger().warning("connections to the bus cannot be looked through", error=str(error))
 
     async def _reload(self) -> None:
-        """When this controller's certificate was replaced, the bus's was before it (``services.kit.rotation``): have the bus read its files
-        again. It then ends the connections of API keys, which return at once."""
+        """When this controller's certificate was replaced, the bus's was before it (``services.kit.rotation``): have its servers read their
+        files again. They then end the connections of API keys, which return at once."""
         revision = revision_of(self._certificate)
         if revision == self._revision:
             return
-        answer = json.loads(await self._system.request("$SYS.REQ.SERVER.PING.IDZ", b"", _CONNECTIONS_S))
-        reloaded = json.loads(await self._system.request(f"$SYS.REQ.SERVER.{answer['id']}.RELOAD", b"", _CONNECTIONS_S))
+        for server in await self._servers():
+            reloaded = json.loads(await self._system.request(f"$SYS.REQ.SERVER.{server}.RELOAD", b"", _CONNECTIONS_S))
+            if "error" in reloaded:
+                get_logger().error("the bus cannot read its configuration again", server=server, problem=str(reloaded["error"]))
         self._revision = revision
-        if "error" in reloaded:
-            get_logger().error("the bus cannot read its configuration again", problem=str(reloaded["error"]))
 
     async def _end_connections(self) -> None:
         """End every connection whose key is no longer valid, or has changed since the connection began."""
+        connections: Counter[str] = Counter()
+        for server in await self._servers():
+            connections += await self._end_connections_to(server)
+        self.connections = connections
+
+    async def _end_connections_to(self, server: str) -> Counter[str]:
+        """The same for one server of the bus; its connections by key."""
         view, now_ns, offset = self._projection.fold(AccessView), time.time_ns(), 0
         connections: Counter[str] = Counter()
         while True:
-            answer = await self._ask_connections({"auth": True, "limit": _PAGE, "offset": offset})
-            server, found = answer["server"]["id"], answer["data"]["connections"] or []
+            found = await self._ask_connections(server, {"auth": True, "limit": _PAGE, "offset": offset})
             for connection in found:
                 key = connection.get("authorized_user", "")
                 connections[key] += is_key_id(key)
@@ -208,8 +239,7 @@ class BusGuard:
                     await self._system.request(f"$SYS.REQ.SERVER.{server}.KICK", cid, _CONNECTIONS_S)  # without a reply it does nothing
             offset += len(found)
             if len(found) < _PAGE:
-                break
-        self.connections = connections
+                return connections
 
     # -- for nodes ---------------------------------------------------------------------------------------------------------------------
 

@@ -29,13 +29,14 @@ from bus_schemas.reading import (
     follow_fault,
     subject_fault,
 )
-from bus_schemas.subjects import requester
+from bus_schemas.subjects import batch_stream, requester
 from services.controller.log_projection import LogProjection
 from services.kit.access import AccessView
 from services.kit.access.tokens import is_key_id
 from services.kit.bus import Bus
 from services.kit.bus_permissions import PUBLIC_STREAMS, may_follow, may_know
 from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.streams import batch_stream_config
 
 __all__ = ["ConsumerProxy"]
 
@@ -112,6 +113,8 @@ class ConsumerProxy:
             if not may_know(who, asked.stream, asked.subject):
                 return _NOT_YOURS
             fault = subject_fault(asked.subject)
+            if not fault and asked.stream == batch_stream(who.node or "-"):
+                await self._bus.ensure_stream(batch_stream_config(who.node))  # the server that held it may be lost
             return Refused(fault) if fault else await self._bus.consumers.about(asked)
         fault = follow_fault(asked, principal)
         if fault:

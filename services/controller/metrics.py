@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -27,7 +27,7 @@ from services.kit.bus import Bus
 from services.kit.log import get_logger
 from services.kit.streams import telemetry_stream_config
 
-__all__ = ["Gauges", "metrics_text"]
+__all__ = ["Gauges", "log_copies", "metrics_text"]
 
 _ELSEWHERE: Final = ("services.server", "services.runner")
 """Packages whose refusals the controller does not see."""
@@ -110,11 +110,12 @@ def metrics_text(
     *,
     on_duty: bool = False,
     log_bytes: int | None = None,
+    log_copies: tuple[int, int] | None = None,
     quotas: Mapping[str, tuple[int, int]] | None = None,
     refusals: Mapping[str, int] | None = None,
 ) -> str:
     """The text exposition format. ``on_duty``: this controller does the periodic work. ``log_bytes``: of the event log, None: unknown.
-    ``quotas``: the greatest part that one tenant or key has used of each, and the limit; ``refusals``: of this controller, by quota."""
+    ``log_copies``: on how many bus servers the event log is whole, and on how many it is to be; None: unknown. ``quotas``: the greatest part that one tenant or key has used of each, and the limit; ``refusals``: of this controller, by quota."""
     registry = CollectorRegistry()
     view = projection.view
 
@@ -128,6 +129,9 @@ def metrics_text(
 
     if log_bytes is not None:
         gauge("event_log_bytes", "Bytes of the event log on the bus").set(log_bytes)
+    if log_copies is not None:
+        gauge("event_log_copies", "Servers of the bus that hold the whole event log").set(log_copies[0])
+        gauge("event_log_copies_wanted", "Servers of the bus that are to hold it").set(log_copies[1])
 
     used = gauge("quota_used", "What one tenant or key has used of a quota, the one with the greatest part", ("quota",))
     limit = gauge("quota_limit", "The limit of that tenant or key", ("quota",))
@@ -182,6 +186,14 @@ def metrics_text(
             for run in seen.running:
                 of_session.labels(seen.node, seen.gpu, run.session, run.task, run.tenant, run.priority).set(value_of(run))
     return generate_latest(registry).decode()
+
+
+def log_copies(info: Mapping[str, Any], wanted: int) -> tuple[int, int]:
+    """``log_copies`` of ``metrics_text``, from JetStream's information about the stream. A server alone reports no cluster. ``wanted``: as
+    configured; the stream may be configured for more already."""
+    followers = (info.get("cluster") or {}).get("replicas") or ()
+    whole = 1 + sum(bool(server["current"] and not server.get("offline")) for server in followers)
+    return whole, max(wanted, int(info["config"].get("num_replicas", 1)))
 
 
 class _Refusals(Collector):

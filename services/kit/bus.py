@@ -15,6 +15,7 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -34,7 +35,16 @@ from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.follow import Follower, Handler, Replay
 from services.kit.log import get_logger
 from services.kit.seal import HEADER, NAME_HEADER, SEALED_FROM, Seal, is_fact
-from services.kit.streams import batch_stream_config, events_stream_config, journal_stream_config, telemetry_stream_config
+from services.kit.streams import (
+    ELECTION_S,
+    batch_stream_config,
+    events_stream_config,
+    is_batch_stream,
+    journal_stream_config,
+    replicas,
+    replicated,
+    telemetry_stream_config,
+)
 from wooly.shared.nats_client import connect as open_connection
 
 __all__ = ["Bus", "connect", "EVENTS_PER_MESSAGE_MAX"]
@@ -44,13 +54,26 @@ EVENTS_PER_MESSAGE_MAX: Final = 100
 
 _EVENTS_BYTES_MAX: Final = 512 << 10
 _ACK_TIMEOUT_S: Final = 2.0
+_ASK_AGAIN_S: Final = 2.5
 _CONNECT_S: Final = 8.0
 _CORRECTED: Final = ("subjects", "no_ack")
 """Options of a stream that are corrected if an older version created it with others."""
+_SERVER_LOST_S: Final = 6.0
+"""A server of the bus that has not answered about a stream for so long is taken for lost: it may be electing, at first."""
 _INBOXES: Final = ("_INBOX", "$SYS._INBOX.")
 """Prefixes of inboxes: those of clients, and those of nats-servers."""
 _WRONG_LAST: Final = frozenset({10071, 10070, 10164})
 """JetStream err_codes of a failed expectation: wrong last sequence, wrong last msg id, wrong last sequence (constant)."""
+_IN_PROCESS: Final = 10164
+"""The one of them that a cluster answers while another write of the subject is being agreed on."""
+_PAUSE_S: Final = (0.002, 0.02)
+"""Before a writer hears of that: writers that decide again at the same moment would be in conflict again."""
+_SAME_IN_PROCESS: Final = 10158
+"""JetStream err_code: the first copy of this message is being agreed on."""
+
+
+_ELECTING: Final = frozenset({10005, 10008})
+"""JetStream err_codes of an API call that came too early: too few servers are there, JetStream is temporarily unavailable."""
 
 
 class _Ack(msgspec.Struct):
@@ -68,10 +91,18 @@ class Bus:
     """One connection. Owned by one event loop; made by ``connect``."""
 
     def __init__(
-        self, nc: Client, *, window: int = 256, seal: Seal | None = None, principal: str = subjects.LOCAL, keyed: bool = False
+        self,
+        nc: Client,
+        *,
+        window: int = 256,
+        seal: Seal | None = None,
+        principal: str = subjects.LOCAL,
+        keyed: bool = False,
+        copies: int = 1,
     ) -> None:
-        """``keyed``: authenticated by an API key, without access to JetStream."""
+        """``keyed``: authenticated by an API key, without access to JetStream. ``copies``: on how many servers it has streams stored."""
         self.nc = nc
+        self.copies = copies
         self.principal = principal
         self.keyed = keyed
         self.recent_errors: deque[str] = deque(maxlen=16)
@@ -85,6 +116,7 @@ class Bus:
         self._tokens = itertools.count()
         self._window = asyncio.Semaphore(window)
         self._events_lock = asyncio.Lock()
+        self._replacing = asyncio.Lock()
         self._reconnected: list[Callable[[], None]] = []
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answering: set[asyncio.Task[None]] = set()
@@ -217,10 +249,12 @@ class Bus:
             if ack.error is None:
                 return ack.seq
             code, text = int(ack.error.get("err_code", 0)), str(ack.error.get("description", "error"))
+            if code == _IN_PROCESS:
+                await asyncio.sleep(random.uniform(*_PAUSE_S))
             if code in _WRONG_LAST:
                 raise Conflict(f"{subject}: {text}", code)
-            if ack.error.get("code") == 503 and loop.time() < deadline:
-                await asyncio.sleep(0.05)  # JetStream is still loading after a restart
+            if (ack.error.get("code") == 503 or code == _SAME_IN_PROCESS) and loop.time() < deadline:
+                await asyncio.sleep(0.05)  # JetStream is loading after a restart, or electing a leader
                 continue
             raise BusRefused(f"{subject}: {text}", code)
 
@@ -242,35 +276,46 @@ class Bus:
 
     # -- streams -----------------------------------------------------------------------------------------------------------------------
 
-    async def js_api(self, verb: str, body: dict[str, Any] | None = None, timeout_s: float = 5.0) -> dict[str, Any]:
+    async def js_api(self, verb: str, body: dict[str, Any] | None = None, timeout_s: float = ELECTION_S) -> dict[str, Any]:
         """One call of the JetStream API (``STREAM.INFO.<name>`` and so on), asked again while no answer comes, for up to ``timeout_s``:
         what it does, it may do twice. Raises BusRefused with JetStream's err_code, BusUnavailable."""
         question = json.dumps(body).encode() if body else b""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
-            try:
-                answer: dict[str, Any] = json.loads(await self.request(f"$JS.API.{verb}", question, max(0.05, deadline - loop.time())))
-                break
+            try:  # servers without a leader drop what they are asked
+                asking_s = max(0.05, min(_ASK_AGAIN_S, deadline - loop.time()))
+                answer: dict[str, Any] = json.loads(await self.request(f"$JS.API.{verb}", question, asking_s))
             except BusUnavailable:
                 if loop.time() >= deadline:
                     raise
                 await asyncio.sleep(0.02)
-        error = answer.get("error")
-        if error:
-            raise BusRefused(f"{verb}: {error.get('description')}", int(error.get("err_code", 0)))
-        return answer
+                continue
+            error = answer.get("error")
+            if not error:
+                return answer
+            code = int(error.get("err_code", 0))
+            if code not in _ELECTING or loop.time() >= deadline:
+                raise BusRefused(f"{verb}: {error.get('description')}", code)
+            await asyncio.sleep(0.1)
 
     async def ensure_stream(self, config: dict[str, Any]) -> dict[str, Any]:
-        """Create the stream, or leave it as it is when it exists (but for _CORRECTED); its info. Options an older server does not know
-        are left out."""
+        """Create the stream on as many servers as it is to be stored on, or leave it as it is when it exists, but for _CORRECTED and more
+        servers; its info. Options an older server does not know are left out. A stream of batches whose server is lost is created again."""
+        config = replicated(config, self.copies)
         name = config["name"]
         with contextlib.suppress(BusRefused):
-            info = await self.js_api(f"STREAM.INFO.{name}")
+            info = await (self._info_or_removed(name) if self.copies > 1 and is_batch_stream(name) else self.js_api(f"STREAM.INFO.{name}"))
             wanted: dict[str, Any] = {option: config[option] for option in _CORRECTED if option in config}
+            if info["config"].get("num_replicas", 1) < config.get("num_replicas", 1):
+                wanted["num_replicas"] = config["num_replicas"]
             if all(info["config"].get(option) == value for option, value in wanted.items()):
                 return info
-            return await self.js_api(f"STREAM.UPDATE.{name}", {**info["config"], **wanted})
+            try:
+                return await self.js_api(f"STREAM.UPDATE.{name}", {**info["config"], **wanted})
+            except BusRefused as refused:
+                get_logger().error("a stream cannot be changed", stream=name, options=sorted(wanted), problem=str(refused))
+                return info
         try:
             return await self.js_api(f"STREAM.CREATE.{name}", config)
         except BusRefused:
@@ -278,6 +323,19 @@ class Bus:
             with contextlib.suppress(BusRefused):
                 return await self.js_api(f"STREAM.INFO.{name}")
             return await self.js_api(f"STREAM.CREATE.{name}", {k: v for k, v in config.items() if k != "persist_mode"})
+
+    async def _info_or_removed(self, name: str) -> dict[str, Any]:
+        """Information about a stream that is on one server of several; raises BusRefused once it is removed, because that server is lost:
+        it alone could answer."""
+        with contextlib.suppress(BusUnavailable):
+            return await self.js_api(f"STREAM.INFO.{name}", timeout_s=_SERVER_LOST_S)
+        async with self._replacing:
+            await self.js_api("STREAM.NAMES")  # the other servers have a leader, and the connection is not at fault
+            with contextlib.suppress(BusUnavailable):
+                return await self.js_api(f"STREAM.INFO.{name}", timeout_s=_ASK_AGAIN_S)
+            get_logger().warning("the bus server of a stream is lost; another one gets it", stream=name)
+            await self.js_api(f"STREAM.DELETE.{name}")  # its server would answer; asked again, the others know of no such stream
+        return await self.js_api(f"STREAM.INFO.{name}")
 
     async def require_stream(self, config: dict[str, Any]) -> None:
         """Create the stream unless it exists. A client authenticated by API key cannot create it: raises BusRefused while it is missing."""
@@ -426,7 +484,8 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
             if loop.time() >= deadline:
                 raise BusUnavailable(_why_not(url, error, recent_errors)) from error
             await asyncio.sleep(0.1)
-    bus = Bus(nc, seal=shown.seal, principal=shown.principal, keyed=bool(shown.secret) and nc.requires_authentication)
+    keyed = bool(shown.secret) and nc.requires_authentication
+    bus = Bus(nc, seal=shown.seal, principal=shown.principal, keyed=keyed, copies=replicas(os.environ))
     holder.append(bus)
     await bus._start()
     return bus

@@ -180,11 +180,11 @@ _SERVICES: Final[Mapping[str, Permissions]] = {
             *_reads(subjects.EVENTS_STREAM, _LEASES, "KV_wooly_access"),
             f"$JS.API.STREAM.INFO.{subjects.TELEMETRY_STREAM}",
             f"$JS.API.STREAM.INFO.{subjects.JOURNAL_STREAM}",
-            *(f"$JS.API.STREAM.CREATE.{name}" for name in (subjects.EVENTS_STREAM, subjects.TELEMETRY_STREAM, subjects.JOURNAL_STREAM)),
-            f"$JS.API.STREAM.UPDATE.{subjects.EVENTS_STREAM}",
-            f"$JS.API.STREAM.CREATE.{_LEASES}",
-            f"$JS.API.STREAM.UPDATE.{_LEASES}",
-            "$JS.API.STREAM.CREATE.KV_wooly_access",
+            *(
+                f"$JS.API.STREAM.{verb}.{name}"
+                for verb in ("CREATE", "UPDATE")
+                for name in (subjects.EVENTS_STREAM, subjects.TELEMETRY_STREAM, subjects.JOURNAL_STREAM, _LEASES, "KV_wooly_access")
+            ),
         ),
         subscribe=("wooly.billing.req.>", f"{subjects.inbox_prefix(BILLING)}.>"),
         replies=True,

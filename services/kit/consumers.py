@@ -17,13 +17,13 @@ import msgspec
 from bus_schemas.reading import AboutStream, Follow, Following, Refused, Said, StreamAbout, Unfollow, read_subject
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.seal import SEALED_FROM
+from services.kit.streams import ELECTION_S
 
 __all__ = ["HEARTBEAT_S", "ProxiedConsumers", "JetStreamConsumers", "Consumers", "stored_message"]
 
 HEARTBEAT_S: Final = 1.0
 """Interval of heartbeats of an idle consumer."""
 _INACTIVE_NS: Final = 60 * 10**9
-_ASK_S: Final = 5.0
 _UNFOLLOW_S: Final = 0.5
 _PAUSE_S: Final = 0.02
 _NEEDED: Final = "that needs the role admin or operator, without a tenant"
@@ -95,7 +95,7 @@ async def stored_message(api: Api, stream: str, query: dict[str, Any]) -> tuple[
 
 
 class ProxiedConsumers:
-    """``request``: ``Bus.request``. Asks again while no controller answers, for up to five seconds. ``refusals``: the last
+    """``request``: ``Bus.request``. Asks again while no controller answers, for as long as an election may take. ``refusals``: the last
     refusals of the bus, in lower case."""
 
     def __init__(self, request: Callable[..., Awaitable[bytes]], principal: str, refusals: Collection[str] = ()) -> None:
@@ -116,7 +116,7 @@ class ProxiedConsumers:
     async def _ask(self, asked: AboutStream | Follow) -> Said:
         question = msgspec.msgpack.encode(asked)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _ASK_S
+        deadline = loop.time() + ELECTION_S
         while True:
             try:
                 return _decode(await self._request(self._subject, question, max(0.05, min(2.0, deadline - loop.time()))))

@@ -90,6 +90,8 @@ class Follower:
         self._broken = False
         self._task: asyncio.Task[None] | None = None
         self._subscription: Any = None
+        self._made = ""
+        """When the stream was made that ``position`` is of."""
         self._consumer = ""
         self._consumer_sequence = 0
         self._paused = False
@@ -159,12 +161,13 @@ class Follower:
         await self._detach()
         self._broken = False
         about = await self._about()
-        if self.position > about.last:
-            self.position = 0  # the broker lost more than its tail: everything it has is new
+        if self.position > about.last or self._made not in ("", about.made):
+            self.position = 0  # the broker lost more than its tail, or the stream was made anew: everything it has is new
             if self._log is not None:
                 self._log.start_over()
         if self._log is not None:
             self._log.since = about.sealed_from
+        self._made = about.made
         known = self.position
         self.position = max(0, known - rewind)
         inbox = self._bus.nc.new_inbox()
@@ -182,7 +185,8 @@ class Follower:
             self.current.set()
 
     async def _about(self) -> StreamAbout:
-        """Information about the stream. A stream in the broker's memory may have been lost; then it is created again."""
+        """Information about the stream. One in the broker's memory, or on one server of several, may have been lost; then it is created
+        again."""
         if self._made_anew is not None:
             await self._bus.ensure_stream(self._made_anew)
         return await self._bus.consumers.about(AboutStream(self._stream))

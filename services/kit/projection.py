@@ -18,6 +18,7 @@ from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, LogUnreadable
 from services.kit.log import get_logger
+from services.kit.streams import ELECTION_S
 
 __all__ = ["FactWriter", "Projection"]
 
@@ -156,7 +157,6 @@ _IDS: Final = (
 )  # fmt: skip
 _FREQUENT: Final = (LoadObserved,)
 _FILTER: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
-_DEADLINE_S: Final = 10.0
 P = TypeVar("P", bound=Projection)
 
 
@@ -175,7 +175,7 @@ class FactWriter(Generic[P]):
         """
         headers = {_FILTER: among} if among else None
         data = encode_events(list(events))
-        position = await self._bus.publish_acked(subject, data, expect_last_on_subject=after, headers=headers, deadline_s=_DEADLINE_S)
+        position = await self._bus.publish_acked(subject, data, expect_last_on_subject=after, headers=headers, deadline_s=ELECTION_S)
         await self._shown(position)
         _log_written(position, events, self._tenant(events))
         return position

@@ -1,19 +1,48 @@
-"""The streams of the bus: what each keeps, for how long, on which storage. Creating them is idempotent."""
+"""The streams of the bus: what each keeps, for how long, on which storage, on how many servers. Creating them is idempotent."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from bus_schemas import runs, subjects
+from services.kit.errors import SettingError
 
 __all__ = [
-    "batch_stream_config", "events_stream_config", "journal_stream_config", "run_logs_stream_config", "runs_stream_config",
-    "telemetry_stream_config",
+    "ELECTION_S", "REPLICAS_VARIABLE", "batch_stream_config", "events_stream_config", "is_batch_stream", "journal_stream_config",
+    "replicas", "replicated", "run_logs_stream_config", "runs_stream_config", "telemetry_stream_config",
 ]  # fmt: skip
+
+ELECTION_S: Final = 20.0
+"""How long a call waits for the leader of a stream. On a cluster of bus servers, electing one takes 4 to 10 s."""
+REPLICAS_VARIABLE: Final = "WOOLY_BUS_REPLICAS"
+_BATCHES: Final = subjects.batch_stream("x").removesuffix("x")
 
 _MINUTE_NS: Final = 60 * 10**9
 _HOUR_NS: Final = 60 * _MINUTE_NS
 _WEEK_NS: Final = 7 * 24 * _HOUR_NS
+
+
+def replicas(environment: Mapping[str, str]) -> int:
+    """On how many bus servers a stream is stored, as the environment says. Raises SettingError."""
+    text = environment.get(REPLICAS_VARIABLE, "").strip() or "1"
+    if text not in ("1", "3"):
+        raise SettingError(f"{REPLICAS_VARIABLE}={text}: must be 1 (one bus server), or 3 (a cluster of three servers or more)")
+    return int(text)
+
+
+def replicated(config: Mapping[str, Any], copies: int) -> dict[str, Any]:
+    """``config`` of a stream as it is stored on ``copies`` servers. Two kinds of stream stay on one: batches, which may not wait for an
+    election and are sent again by their sessions; and the nodes' journals, which only replay reads. A stream on several servers cannot be
+    written to disk later than it is acknowledged (``persist_mode``)."""
+    if copies == 1 or is_batch_stream(config["name"]) or config["name"] == subjects.JOURNAL_STREAM:
+        return dict(config)
+    return {option: value for option, value in config.items() if option != "persist_mode"} | {"num_replicas": copies}
+
+
+def is_batch_stream(name: str) -> bool:
+    """Whether it holds the batches of a node: it may be created again, empty, when its server is lost."""
+    return name.startswith(_BATCHES)
 
 
 def events_stream_config() -> dict[str, Any]:

@@ -30,7 +30,7 @@ MONEY_SUBJECTS: Final = ("wooly.evt.budget.>", "wooly.evt.tier.>")
 _EVERY_S: Final = 1.0
 _WAIT_S: Final = 0.2
 _ANSWER_S: Final = 2.0
-_HISTORY_S: Final = 10.0
+_HISTORY_S: Final = 30.0
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(AllowancesGiven).decode
 

@@ -319,7 +319,7 @@ def _name(node: str, record: Recorded) -> str:
     return ".".join(str(part) for part in (node, record.epoch, record.nonce, record.index) if part)
 
 
-_HISTORY_S: Final = 10.0
+_HISTORY_S: Final = 30.0
 
 
 async def last_epoch(bus: Bus, node: str) -> int:

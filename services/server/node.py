@@ -31,6 +31,7 @@ from services.kit.bus import Bus
 from services.kit.errors import StartError
 from services.kit.follow import Follower
 from services.kit.log import get_logger
+from services.kit.streams import batch_stream_config
 from services.kit.trace import Tracing
 from services.server import metrics
 from services.server.accounting import Accounting, Counters
@@ -190,7 +191,8 @@ class Node:
         stream = subjects.batch_stream(self._node)
         self._stream_made = (await self._bus.consumers.about(AboutStream(stream))).made
         known = [p.position for p in self._facts.progress.values() if p.stream == self._stream_made]
-        self._follower = self._bus.follow(stream, min(known, default=0) + 1, self._on_batch, rewind=_REWIND)
+        made_anew = None if self._bus.keyed else batch_stream_config(self._node)
+        self._follower = self._bus.follow(stream, min(known, default=0) + 1, self._on_batch, rewind=_REWIND, made_anew=made_anew)
         await self._follower.start()
 
     def _on_batch(self, position: int, subject: str, data: bytes) -> None:

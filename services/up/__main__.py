@@ -1,4 +1,4 @@
-"""``python -P -m services.up [--dir DIR] [--backend NAME] [--secure] [--runner] [--listen HOST]``: the embedded stack.
+"""``python -P -m services.up [--dir DIR] [--backend NAME] [--secure] [--runner] [--listen HOST] [--cluster N]``: the embedded stack.
 
 Prints one JSON line when everything is ready: {"nats", "controller", "billing", "node", "dir", "pids"}, and with --secure {"ca",
 "admin_key_file"}. Ends on SIGTERM, SIGINT, or with its parent when WOOLY_DIE_WITH_PARENT names it. State is kept under DIR; without one it
@@ -26,8 +26,9 @@ from typing import Any, Final
 
 from services.kit.errors import KitError, StartError
 from services.kit.log import get_logger, setup_logging
-from services.kit.nats_server import NatsServer, reachable
+from services.kit.nats_server import NatsCluster, NatsServer, reachable
 from services.kit.process import DIE_WITH_PARENT, PRIVATE_UMASK, child_environment, exited, free_port, ready, run, spawn, stop_process
+from services.kit.streams import REPLICAS_VARIABLE
 from services.up.secure import Secure
 from wooly_server import module_command
 
@@ -111,6 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--secure", action="store_true", help="TLS and authentication: makes certificates and a first admin key")
     parser.add_argument("--runner", action="store_true", help="also start a runner, which executes submitted scripts as this user")
     parser.add_argument("--listen", metavar="HOST", default=None, help="be there for other machines too; implies --secure")
+    parser.add_argument("--cluster", type=int, choices=(1, 3), default=1, help="bus servers: 1 (default), or 3 that store all facts")
     options = parser.parse_args(arguments)
     listen = options.listen or "127.0.0.1"
     setup_logging("up")
@@ -120,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             secure = _secure(folder, listen) if options.secure or options.listen is not None else None
-            return run(lambda stop: serve(stop, folder, options.backend, secure, runner=options.runner))
+            return run(lambda stop: serve(stop, folder, options.backend, secure, runner=options.runner, size=options.cluster))
     except (KitError, OSError) as error:
         print(f"wooly up: {error}", file=sys.stderr)
         return 2
@@ -154,10 +156,12 @@ def _secure(folder: Path, listen: str) -> Secure:
     return secure
 
 
-async def serve(stop: asyncio.Event, folder: Path, backend: str, secure: Secure | None, *, runner: bool) -> int:
-    nats = NatsServer(folder / "nats") if secure is None else NatsServer(folder / "nats", security=secure.bus_config, host=secure.listen)
+async def serve(stop: asyncio.Event, folder: Path, backend: str, secure: Secure | None, *, runner: bool, size: int) -> int:
+    """``size``: how many servers the bus has."""
+    security, host = (None, "127.0.0.1") if secure is None else (secure.bus_config, secure.listen)
+    nats = NatsCluster(folder / "nats", size, security=security, host=host)
     nats.start()
-    children = _children(folder, nats.url, backend, secure, runner=runner)
+    children = _children(folder, nats, backend, secure, runner=runner)
     watching: list[asyncio.Task[None]] = []
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -167,7 +171,8 @@ async def serve(stop: asyncio.Event, folder: Path, backend: str, secure: Secure 
         if secure is not None:
             addresses.update(ca=str(secure.ring.ca), admin_key_file=str(secure.ring.folder / "controller" / "admin.key"))
         ready({"nats": nats.url, **addresses, "dir": str(folder), "pids": {child.name: child.pid for child in children}})
-        watching = [asyncio.create_task(_keep_nats(nats)), *(asyncio.create_task(child.keep()) for child in children)]
+        watching = [asyncio.create_task(_keep_nats(server)) for server in nats.servers]
+        watching += [asyncio.create_task(child.keep()) for child in children]
         done, _ = await asyncio.wait([stopping, *watching], return_when=asyncio.FIRST_COMPLETED)
         for task in done - {stopping}:
             task.result()  # a child that cannot be kept up ends the stack
@@ -185,8 +190,8 @@ def _node_name() -> str:
     return os.environ.get("NODE_NAME") or "local"
 
 
-def _children(folder: Path, nats_url: str, backend: str, secure: Secure | None, *, runner: bool) -> list[Child]:
-    common = {"WOOLY_NATS_URL": nats_url, "CONTROLLER_NATS_URL": nats_url}
+def _children(folder: Path, nats: NatsCluster, backend: str, secure: Secure | None, *, runner: bool) -> list[Child]:
+    common = {"WOOLY_NATS_URL": nats.url, "CONTROLLER_NATS_URL": nats.url, REPLICAS_VARIABLE: str(len(nats.servers))}
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     ports = _ports(folder)
@@ -253,7 +258,7 @@ async def _or_stop(work: Any, stopping: asyncio.Task[bool]) -> Any:
 
 
 async def _keep_nats(nats: NatsServer) -> None:
-    """Start the bus again, on its port, whenever it ends."""
+    """Start a server of the bus again, on its port, whenever it ends."""
     while True:
         assert nats.process is not None
         await exited(nats.process)

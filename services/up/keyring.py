@@ -29,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="services.up.keyring", description="Make certificates, service users and first keys.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--bus-at", default="", help="where the bus finds its part (default: in the folder)")
+    parser.add_argument("--bus", action="append", default=[], metavar="HOST", help="a server of the bus, as clients call it")
     parser.add_argument("--node", action="append", default=[], metavar="NAME=HOST", help="a node, and the host it runs on")
     parser.add_argument("step", nargs="?", choices=rotation.STEPS, help="rotate a key: a step, and the kind of key")
     parser.add_argument("kind", nargs="?", choices=rotation.KINDS)
@@ -39,8 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _rotate(options.folder, options.step, options.kind)
     nodes = dict(text.partition("=")[::2] for text in options.node)
     ours = [name.strip() for name in os.environ.get("WOOLY_HOSTS", "").split(",") if name.strip()]
-    hosts = {"bus": "nats", "controller": "controller", "billing": "billing", "etcd": "etcd", "trace": "otel-collector"}
+    hosts = {"controller": "controller", "billing": "billing", "etcd": "etcd", "trace": "otel-collector"}
     called = {part: [host, *LOOPBACK, *ours] for part, host in hosts.items()}
+    called["bus"] = ["nats", "nats-2", "nats-3", *options.bus, *LOOPBACK, *ours]
     called |= {f"nodes/{name}": [host or name, *LOOPBACK, *ours] for name, host in nodes.items()}
     try:
         Keyring.make(options.folder, called, list(nodes), bus_at=options.bus_at)

@@ -28,20 +28,28 @@ DOCUMENT: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_tex
 SERVICES: dict[str, Any] = DOCUMENT["services"]
 
 
-def start_nats(compose: Compose, folder: Path, port: int, monitor: int) -> subprocess.Popen[bytes]:
-    """The bus with the command and the configuration of the compose file; only ports and folders are this machine's."""
+def nats_here(compose: Compose, folder: Path) -> None:
+    """The configuration of the bus of the compose file; only folders are this machine's."""
     (folder / "etc").mkdir()
     (folder / "etc/keyring").symlink_to(compose.volume("keyring-bus"))
-    shutil.copyfile(ROOT / "deploy/nats/nats.conf", folder / "etc/nats.conf")
-    config = folder / "etc/keyring/security.conf"
-    config.write_text(config.read_text().replace("/etc/nats/keyring", str(folder / "etc/keyring")))
-    here = {"/etc/nats/nats.conf": str(folder / "etc/nats.conf"), "/data": str(folder / "store")}
+    for path in (ROOT / "deploy/nats").glob("*.conf"):
+        shutil.copy(path, folder / "etc")
+    for config in (folder / "etc/keyring").glob("*.conf"):
+        config.write_text(config.read_text().replace("/etc/nats/keyring", str(folder / "etc/keyring")))
+
+
+def start_nats(service: str, folder: Path, port: int, monitor: int, **environment: str) -> subprocess.Popen[bytes]:
+    """A server of the bus, with the command of the compose file."""
     command = [str(Path(sysconfig.get_path("scripts")) / "nats-server")]
-    command += [here.get(word, word) for word in SERVICES["nats"]["command"]]
+    for word in SERVICES[service]["command"]:
+        text = interpolate(word, environment).replace("/etc/nats/", f"{folder}/etc/")
+        command.append(re.sub("^/data", str(folder / f"store-{service}"), text))
     command += ["-a", "127.0.0.1", "-p", str(port), "-m", str(monitor)]
     with (folder / "nats.log").open("ab") as log:
-        process = spawn(command, stdout=log, stderr=log)
+        return spawn(command, stdout=log, stderr=log)
 
+
+def wait_for_nats(monitor: int) -> None:
     def up() -> bool:
         try:
             path = SERVICES["nats"]["healthcheck"]["test"][-1].replace(":8222", f":{monitor}")
@@ -51,7 +59,6 @@ def start_nats(compose: Compose, folder: Path, port: int, monitor: int) -> subpr
             return False
 
     wait_until(up)
-    return process
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +76,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Compose,
         assert made.returncode == 0, made.stderr.decode()
         if binary:
             stack.enter_context(etcd)
-        nats = start_nats(compose, folder, port, monitor)
-        stack.callback(stop_process, nats)
+        nats_here(compose, folder)
+        stack.callback(stop_process, start_nats("nats", folder, port, monitor))
+        wait_for_nats(monitor)
         services: dict[str, LocalService] = {}
         for name in compose.ours():
             if name == "keyring":
@@ -118,8 +126,48 @@ def test_a_health_check_fails_when_its_service_is_down_and_all_end_cleanly(runni
     assert not any(service.healthy() for service in services.values())
 
 
+def test_three_servers_of_the_bus_find_each_other(tmp_path: Path) -> None:
+    """With deploy/ha.env: each knows the two others, over TLS, and all agree on a stream."""
+    given = dict(line.split("=", 1) for line in (ROOT / "deploy/ha.env").read_text().splitlines() if not line.startswith("#"))
+    names = [name for name, service in SERVICES.items() if name == "nats" or given["COMPOSE_PROFILES"] in service.get("profiles", [])]
+    assert given["WOOLY_BUS_URLS"].split(",") == [f"tls://{name}:4222" for name in names] and given["WOOLY_BUS_REPLICAS"] == "3"
+    assert interpolate(SERVICES["controller"]["environment"]["WOOLY_NATS_URL"], given) == given["WOOLY_BUS_URLS"]
+    compose = Compose(tmp_path, {})
+    assert compose.run_once("keyring").returncode == 0
+    nats_here(compose, tmp_path)
+    ports, config = {name: (free_port(), free_port(), free_port()) for name in names}, (tmp_path / "etc/servers-3.conf")
+    written = config.read_text()
+    with ExitStack() as stack:
+        for name, (port, monitor, route) in ports.items():
+            text = written.replace("0.0.0.0:6222", f"127.0.0.1:{route}")
+            for other in reversed(names):
+                text = text.replace(f"//{other}:6222", f"//127.0.0.1:{ports[other][2]}")
+            config.write_text(text)
+            stack.callback(stop_process, start_nats(name, tmp_path, port, monitor, **given))
+            wait_until(lambda monitor=monitor: _monitored(monitor, "varz") is not None)  # type: ignore[misc]  # bound now
+        for _, monitor, _ in ports.values():
+            wait_until(lambda monitor=monitor: _members(monitor) == set(names))  # type: ignore[misc]  # bound now
+            assert {"tls_required": True, "tls_verify": True}.items() <= _monitored(monitor, "varz")["cluster"].items()
+            wait_for_nats(monitor)
+
+
+def _monitored(monitor: int, path: str) -> Any:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{monitor}/{path}", timeout=1) as answer:
+            return json.loads(answer.read())
+    except OSError:
+        return None
+
+
+def _members(monitor: int) -> set[str]:
+    """The servers that this one has in its cluster, itself among them, once there is a leader."""
+    meta = (_monitored(monitor, "jsz") or {}).get("meta_cluster") or {}
+    own = (_monitored(monitor, "varz") or {}).get("server_name")
+    return {own} | {route["remote_name"] for route in (_monitored(monitor, "routez") or {})["routes"]} if meta.get("leader") else set()
+
+
 def test_the_file_holds_together() -> None:
-    """What is mounted exists, what is depended on is there and can be healthy, volumes are declared, profiles are the two."""
+    """What is mounted exists, what is depended on is there and can be healthy, volumes are declared, profiles are the three."""
     volumes: set[str] = set()
     for name, service in SERVICES.items():
         for volume in service.get("volumes", []):
@@ -134,7 +182,7 @@ def test_the_file_holds_together() -> None:
                 continue
             assert condition == {"condition": "service_healthy"}
             assert "healthcheck" in SERVICES[other]
-        assert set(service.get("profiles", [])) <= {"gpu", "observe"}
+        assert set(service.get("profiles", [])) <= {"gpu", "observe", "ha"}
     assert volumes == set(DOCUMENT["volumes"])
     assert SERVICES["server-gpu"]["profiles"] == ["gpu"]
     assert {name for name, service in SERVICES.items() if service.get("profiles") == ["observe"]} == {
@@ -160,7 +208,7 @@ def test_the_image_makes_every_folder_of_the_keyring() -> None:
 
 def test_only_ports_with_tls_are_published_beyond_this_machine() -> None:
     published = {name for name, service in SERVICES.items() for port in service.get("ports", []) if not port.startswith("127.0.0.1:")}
-    assert published == {"nats", "controller", "billing", "server", "server-gpu"}
+    assert published == {"nats", "nats-2", "nats-3", "controller", "billing", "server", "server-gpu"}
 
 
 @pytest.mark.parametrize("name", SERVICES)

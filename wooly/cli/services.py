@@ -35,10 +35,11 @@ class _Stop(Exception):
     "--runner", is_flag=True, help="Also start a runner: it executes submitted scripts, other people's Python code, as your own user."
 )
 @click.option("--listen", default=None, metavar="HOST", help="Listen for other machines too (0.0.0.0: on all addresses); implies --secure.")
-def up(folder: str | None, backend: str | None, secure: bool, runner: bool, listen: str | None) -> None:
+@click.option("--cluster", type=click.Choice(["1", "3"]), default="1", help="Servers of the bus: 1 (default), or 3 that store all facts.")
+def up(folder: str | None, backend: str | None, secure: bool, runner: bool, listen: str | None, cluster: str) -> None:
     """Start bus, controller, billing and one node on this machine; print how to use them; run until Ctrl-C."""
     arguments = [*(("--dir", folder) if folder else ()), *(("--backend", backend) if backend else ()), *(("--secure",) if secure else ())]
-    arguments += [*(("--runner",) if runner else ()), *(("--listen", listen) if listen else ())]
+    arguments += [*(("--runner",) if runner else ()), *(("--listen", listen) if listen else ()), "--cluster", cluster]
 
     def stop(number: int, frame: Any) -> NoReturn:
         # Once: a second signal while the stack is stopping must not interrupt that.

@@ -20,7 +20,8 @@ from wooly.shared.credentials import BusCredentials
 __all__ = ["NotAdmitted", "ReconnectingClient", "connect"]
 
 _CONNECT_S: Final = 4
-_PING_S: Final = 5
+_PING_S: Final = 2
+"""A server that leaves two pings unanswered is left for another; one that hangs is noticed in no other way."""
 _RECONNECT_WAIT_S: Final[Any] = 0.1  # nats-py declares int and takes any number
 _PENDING_BYTES_MAX: Final = 64 << 20
 _WORD: Final = rb"([^ \t\r\n]+)[ \t]+"

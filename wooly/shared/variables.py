@@ -56,6 +56,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "Addresses of the bus. On a node it overrides `WOOLY_NATS_URL`; a controller reads it only if `WOOLY_NATS_URL` is not set.",
     ),
     Variable(
+        "WOOLY_BUS_REPLICAS", "1 or 3", "1", ("node", "controller", "billing"),
+        "How many servers of the bus store facts, money and configuration; 3 needs a cluster of three. Existing streams follow.",
+    ),
+    Variable(
         "WOOLY_API_KEY", "API key", "", _ALL,
         "The key that the service authenticates with on the bus (used by nodes), or at the controller (the operator: an administrator's).",
     ),

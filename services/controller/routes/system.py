@@ -13,7 +13,7 @@ from bus_schemas.subjects import EVENTS_STREAM
 from services.controller.bodies import ConfigBody
 from services.controller.identity import caller_of
 from services.controller.lookup import config_revision
-from services.controller.metrics import metrics_text
+from services.controller.metrics import log_copies, metrics_text
 from services.controller.parts import Ask, Parts, parts_of
 from services.controller.presenters import Json
 from services.controller.presenters.config import config_answer
@@ -76,16 +76,18 @@ async def metrics(request: Ask) -> str:
     """For the whole cluster; not available to users of a tenant."""
     caller_of(request).require("cluster.read", "")
     parts = parts_of(request)
-    log_bytes = None
-    with contextlib.suppress(KitError):  # a metric that is missing, not a scrape that fails
-        stream = await parts.projection.bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}", timeout_s=_STREAM_INFO_S)
-        log_bytes = int(stream["state"]["bytes"])
+    log_bytes = copies = None
+    with contextlib.suppress(KitError):  # metrics that are missing, not a scrape that fails
+        bus = parts.projection.bus
+        stream = await bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}", timeout_s=_STREAM_INFO_S)
+        log_bytes, copies = int(stream["state"]["bytes"]), log_copies(stream, bus.copies)
     most = most_used(quota_uses(parts, lambda _: True))
     return metrics_text(
         parts.projection,
         parts.gauges,
         on_duty=parts.reconciler.on_duty,
         log_bytes=log_bytes,
+        log_copies=copies,
         quotas={name: (use.used or 0, use.limit) for name, use in most.items()},
         refusals=REFUSED,
     )

@@ -17,11 +17,11 @@ from typing import Any, Final
 from services.controller.store import Change, Entry, Lease, LeaseLost, StoreConflict, StoreUnavailable, check_key, check_value
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
+from services.kit.streams import ELECTION_S
 
 __all__ = ["JetStreamStore", "JetStreamLease"]
 
 _MARKER_TTL_NS: Final = 60 * 10**9
-_DEADLINE_S: Final = 5.0
 
 
 def bucket_config(bucket: str) -> dict[str, Any]:
@@ -191,7 +191,7 @@ class JetStreamStore:
             headers["KV-Operation"] = "DEL"
         try:
             return await self._bus.publish_acked(
-                self._root + key, value, expect_last_on_subject=revision, headers=headers, deadline_s=_DEADLINE_S
+                self._root + key, value, expect_last_on_subject=revision, headers=headers, deadline_s=ELECTION_S
             )
         except Conflict as error:
             raise StoreConflict(f"{key} was written by another client") from error

@@ -52,6 +52,10 @@ CASES: dict[str, tuple[list[Series], list[Series]]] = {
     ),
     "WoolyBillDoesNotAddUp": ([flat("wooly_billing_findings", 1)], [flat("wooly_billing_findings", 0)]),
     "WoolyEventLogLarge": ([flat("wooly_event_log_bytes", 101e9)], [flat("wooly_event_log_bytes", 99e9)]),
+    "WoolyBusServerLost": (
+        [flat("wooly_event_log_copies", 2), flat("wooly_event_log_copies_wanted", 3)],
+        [flat("wooly_event_log_copies", 3), flat("wooly_event_log_copies_wanted", 3)],
+    ),
     "WoolyCollectorDown": (
         [flat("up", 0, job="otel-collector", instance="o:1")],
         [flat("up", 0, job="node"), flat("up", 1, job="otel-collector")],

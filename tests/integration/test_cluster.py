@@ -1,0 +1,39 @@
+"""A bus of three servers: facts on all of them, and a session that runs on while the server that leads the log is stopped."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from bus_schemas.subjects import EVENTS_STREAM, JOURNAL_STREAM, TELEMETRY_STREAM, batch_stream
+from tests.support.cluster import BusServers, launches_of
+from tests.support.node import floats, increment, until
+from tests.support.stack import ROOT, EmbeddedStack
+from wooly.config import Config
+from wooly.link import Flush
+from wooly.session import open_session
+
+STEPS = 60
+
+
+def test_a_session_runs_on_when_the_leader_of_the_log_stops(tmp_path: Path) -> None:
+    with EmbeddedStack(tmp_path, "--cluster", "3", WOOLY_BACKEND="reference", PYTHONPATH=str(ROOT)) as stack:
+        servers = BusServers(tmp_path / "state" / "nats", stack.addresses["nats"])
+        for stream, copies in {EVENTS_STREAM: 3, TELEMETRY_STREAM: 3, "KV_wooly_config": 3, "WOOLY_LEASES": 3, JOURNAL_STREAM: 1}.items():
+            assert servers.info(stream)["config"]["num_replicas"] == copies, stream
+        assert servers.info(batch_stream(stack.addresses["node"]))["config"]["num_replicas"] == 1
+        session = open_session(Config(nats_urls=tuple(stack.addresses["nats"].split(",")), recovery_target_s=86_400))
+        session.submit(Flush(uploads=[(1, memoryview(bytes(128)))]))
+        until(servers.settled, "three copies of the log")
+        for count in range(1, STEPS + 1):
+            if count == STEPS // 2:
+                servers.signal(servers.leader(), signal.SIGTERM)
+            ticket = session.submit(increment().flush([1], reads=[(1, 0, 128)]))
+            assert floats(session.wait(ticket)[0]).tolist() == [float(count)] * 16
+        session.close()
+        assert session.totals is not None and session.totals.launches == STEPS
+        until(lambda: launches_of(servers.events()) == STEPS, "the session's use in the log")
+        until(lambda: stack.get("billing", "/api/v1/billing/credits?by=tenant")["total"]["launches"] == STEPS, "the bill")
+        assert stack.get("billing", "/api/v1/billing/verify")["ok"]
+        until(servers.settled, "the stopped server is back and has caught up")
+        assert stack.stop() == 0
