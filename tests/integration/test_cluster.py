@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from contextlib import AsyncExitStack
 from pathlib import Path
+
+import nats.errors
+import pytest
 
 from bus_schemas.subjects import EVENTS_STREAM, JOURNAL_STREAM, TELEMETRY_STREAM, batch_stream
 from tests.support.cluster import BusServers, launches_of
-from tests.support.node import floats, increment, until
+from tests.support.node import DEADLINE_S, floats, increment, until
+from tests.support.secure import SecureStack, line
 from tests.support.stack import ROOT, EmbeddedStack
 from wooly.config import Config
 from wooly.link import Flush
@@ -37,3 +43,24 @@ def test_a_session_runs_on_when_the_leader_of_the_log_stops(tmp_path: Path) -> N
         assert stack.get("billing", "/api/v1/billing/verify")["ok"]
         until(servers.settled, "the stopped server is back and has caught up")
         assert stack.stop() == 0
+
+
+def test_every_server_admits_keys_and_ends_the_connections_of_revoked_ones(tmp_path: Path) -> None:
+    with SecureStack(tmp_path, "--cluster", "3", PYTHONPATH=str(ROOT)) as stack:
+        stack.tenant("acme")
+        key = stack.key(role="member", tenant="acme")
+        urls = stack.addresses["nats"].split(",")
+        assert len(urls) == 3
+
+        async def connected_to_each() -> None:
+            async with AsyncExitStack() as lines:
+                found = [await lines.enter_async_context(line(stack, key, at=url)) for url in urls]
+                await asyncio.to_thread(stack.ask, "DELETE", f"/api/v1/keys/{key.split('_')[1]}")
+                for one in found:
+                    await asyncio.wait_for(one.ended.wait(), DEADLINE_S)
+            for url in urls:
+                with pytest.raises(nats.errors.Error, match="Authorization"):
+                    async with line(stack, key, at=url):
+                        pass
+
+        asyncio.run(connected_to_each())

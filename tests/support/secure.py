@@ -71,8 +71,9 @@ class Line:
 
 
 @asynccontextmanager
-async def line(stack: SecureStack, key: str = "", *, seed: str = "", inbox: str = "") -> AsyncIterator[Line]:
-    """Connect with a key's text, with the seed of a service, or with nothing. Raises nats.errors.Error."""
+async def line(stack: SecureStack, key: str = "", *, seed: str = "", inbox: str = "", at: str = "") -> AsyncIterator[Line]:
+    """Connect with a key's text, with the seed of a service, or with nothing. ``at``: the address of one server of several. Raises
+    nats.errors.Error."""
     client = Client()
     made = Line(client)
 
@@ -88,7 +89,7 @@ async def line(stack: SecureStack, key: str = "", *, seed: str = "", inbox: str 
     if seed:
         who = {"nkeys_seed_str": seed}
     await client.connect(
-        stack.addresses["nats"],
+        at or stack.addresses["nats"],
         tls=stack.context,
         tls_handshake_first=True,
         allow_reconnect=False,
