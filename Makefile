@@ -98,6 +98,9 @@ crowd: $(STAMP).dev ## 200 hostile tenants on one node for ten minutes, beside t
 chaos: $(STAMP).dev ## a training under each of 28 faults of bus, services, node, client and network; results go to docs/durability.md
 	$(BIN)/python -m tests.chaos --rounds 1 --publish
 
+test-cluster: $(STAMP).dev ## two trainings on a bus of three servers, one or all of which are lost meanwhile; results go to docs/how-to/cluster.md
+	$(BIN)/python -m tests.chaos.cluster --publish
+
 strict-ulp: $(STAMP).dev ## how far strict functions are from the truth, all f32 values; about an hour (docs/strict-math.md)
 	$(BIN)/python -m tests.property.strict_ulp
 	$(BIN)/python -m tests.property.strict_ulp --type f64

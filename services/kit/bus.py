@@ -58,8 +58,8 @@ _ASK_AGAIN_S: Final = 2.5
 _CONNECT_S: Final = 8.0
 _CORRECTED: Final = ("subjects", "no_ack")
 """Options of a stream that are corrected if an older version created it with others."""
-_SERVER_LOST_S: Final = 6.0
-"""A server of the bus that has not answered about a stream for so long is taken for lost: it may be electing, at first."""
+_SERVER_LOST_S: Final = 3.0
+"""When the bus has not said anything about a stream for so long, it is asked whether the stream's server is lost."""
 _INBOXES: Final = ("_INBOX", "$SYS._INBOX.")
 """Prefixes of inboxes: those of clients, and those of nats-servers."""
 _WRONG_LAST: Final = frozenset({10071, 10070, 10164})
@@ -72,8 +72,9 @@ _SAME_IN_PROCESS: Final = 10158
 """JetStream err_code: the first copy of this message is being agreed on."""
 
 
-_ELECTING: Final = frozenset({10005, 10008})
-"""JetStream err_codes of an API call that came too early: too few servers are there, JetStream is temporarily unavailable."""
+_ELECTING: Final = frozenset({10005, 10008, 10118})
+"""JetStream err_codes of an API call that came too early: too few servers are there, JetStream is temporarily unavailable, the stream is
+offline."""
 
 
 class _Ack(msgspec.Struct):
@@ -295,8 +296,10 @@ class Bus:
             if not error:
                 return answer
             code = int(error.get("err_code", 0))
-            if code not in _ELECTING or loop.time() >= deadline:
+            if code not in _ELECTING:
                 raise BusRefused(f"{verb}: {error.get('description')}", code)
+            if loop.time() >= deadline:
+                raise BusUnavailable(f"{verb}: {error.get('description')}: do enough servers of the bus run?")
             await asyncio.sleep(0.1)
 
     async def ensure_stream(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -334,7 +337,8 @@ class Bus:
             with contextlib.suppress(BusUnavailable):
                 return await self.js_api(f"STREAM.INFO.{name}", timeout_s=_ASK_AGAIN_S)
             get_logger().warning("the bus server of a stream is lost; another one gets it", stream=name)
-            await self.js_api(f"STREAM.DELETE.{name}")  # its server would answer; asked again, the others know of no such stream
+            with contextlib.suppress(BusUnavailable):
+                await self.js_api(f"STREAM.DELETE.{name}", timeout_s=0.5)  # the server that would answer is the one that is lost
         return await self.js_api(f"STREAM.INFO.{name}")
 
     async def require_stream(self, config: dict[str, Any]) -> None:

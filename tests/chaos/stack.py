@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from bus_schemas.events import Event
 from services.kit.bus import connect
-from services.kit.nats_server import NatsServer
+from services.kit.nats_server import NatsCluster
 from services.kit.process import free_port, spawn
 from tests.support.node import executor_pids, history
 from tests.support.stack import ROOT, plain_environment
@@ -89,10 +89,12 @@ class Link:
 class Stack:
     """For the time of a ``with`` block."""
 
-    def __init__(self, folder: Path, *, nodes: int = 1) -> None:
-        """``nodes``: 1, or 2 with a connection to the bus each that can be cut (``links``), and a short lease at the controller."""
+    def __init__(self, folder: Path, *, nodes: int = 1, servers: int = 1) -> None:
+        """``nodes``: 1, or 2 with a connection to the bus each that can be cut (``links``), and a short lease at the controller.
+        ``servers``: of the bus, 1 or 3."""
         self.folder = folder
-        self.nats = NatsServer(folder / "nats")
+        self.cluster = NatsCluster(folder / "nats", servers)
+        self.nats = self.cluster.servers[0]
         self.nodes = dict(list(NODES.items())[:nodes])
         self.links: dict[str, Link] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -129,7 +131,7 @@ class Stack:
         """Every fact in the log now, in order."""
 
         async def read() -> list[Event]:
-            bus = await connect(self.nats.url, name="chaos")
+            bus = await connect(self.cluster.url, name="chaos", deadline_s=60)
             try:
                 return await history(bus)
             finally:
@@ -139,12 +141,14 @@ class Stack:
 
     def start(self, part: str) -> None:
         if part == "nats":
-            self.nats.start(deadline_s=60)
+            for server in self.cluster.servers:
+                server.start(deadline_s=60)
             return
-        bus = f"nats://127.0.0.1:{self.links[part].port}" if part in self.links else self.nats.url
+        bus = f"nats://127.0.0.1:{self.links[part].port}" if part in self.links else self.cluster.url
         environment = plain_environment(
             WOOLY_NATS_URL=bus,
             CONTROLLER_NATS_URL=bus,
+            WOOLY_BUS_REPLICAS=str(len(self.cluster.servers)),
             WOOLY_BILLING_URL=self.url("billing"),
             WOOLY_DATA_DIR=str(self.folder / part),
             WOOLY_CACHE_DIR=str(self._cache(part)),
@@ -166,7 +170,8 @@ class Stack:
     def end(self, part: str, number: int = signal.SIGTERM) -> None:
         """End a part by a signal, and wait for that."""
         if part == "nats":
-            self.nats.kill()
+            for server in self.cluster.servers:
+                server.kill()
             return
         process = self._processes.pop(part, None)
         if process is not None:
@@ -205,15 +210,18 @@ class Stack:
 class Script:
     """The training as a process of its own, and its lines."""
 
-    def __init__(self, stack: Stack, task: str) -> None:
+    def __init__(self, stack: Stack, task: str, tenant: str = "default") -> None:
+        one = len(stack.cluster.servers) == 1
         environment = plain_environment(
-            WOOLY_NATS_URL=f"nats://127.0.0.1:{stack.link.port}",
+            WOOLY_NATS_URL=f"nats://127.0.0.1:{stack.link.port}" if one else stack.cluster.url,
+            WOOLY_TENANT=tenant,
             CONTROLLER_URL=stack.url("controller"),
             WOOLY_RECOVERY_TARGET_S="1",  # images while the training runs, which is short
             PYTHONPATH=str(ROOT),
         )
         self._errors = stack.folder / f"{task}.err"
         self.lines: list[str] = []
+        self._times_s: list[float] = []
         with self._errors.open("wb") as errors:
             self.process = spawn([sys.executable, str(Path(__file__).with_name("train.py"))], env=environment, stdout=subprocess.PIPE,
                                  stderr=errors, cwd=stack.folder)  # fmt: skip
@@ -224,6 +232,11 @@ class Script:
     @property
     def errors(self) -> str:
         return self._errors.read_text(errors="replace")
+
+    @property
+    def longest_pause_s(self) -> float:
+        """Between two of its lines."""
+        return max((after - before for before, after in zip(self._times_s, self._times_s[1:], strict=False)), default=0.0)
 
     def reaches(self, lines: int, timeout_s: float) -> bool:
         """Wait until it has printed so many lines, or has ended."""
@@ -249,6 +262,7 @@ class Script:
         for line in self.process.stdout:
             with self._changed:
                 self.lines.append(line.decode().rstrip())
+                self._times_s.append(time.monotonic())
                 self._changed.notify_all()
         with self._changed:
             self._changed.notify_all()
