@@ -37,10 +37,12 @@ from services.kit.log import get_logger
 from services.kit.seal import HEADER, NAME_HEADER, SEALED_FROM, Seal, is_fact
 from services.kit.streams import (
     ELECTION_S,
+    HUB_DOMAIN,
     batch_stream_config,
     events_stream_config,
     is_batch_stream,
     journal_stream_config,
+    leaf_domain,
     replicas,
     replicated,
     telemetry_stream_config,
@@ -100,10 +102,13 @@ class Bus:
         principal: str = subjects.LOCAL,
         keyed: bool = False,
         copies: int = 1,
+        leaf: str = "",
     ) -> None:
-        """``keyed``: authenticated by an API key, without access to JetStream. ``copies``: on how many servers it has streams stored."""
+        """``keyed``: authenticated by an API key, without access to JetStream. ``copies``: on how many servers it has streams stored.
+        ``leaf``: the JetStream domain of the leaf server that it is connected to, which stores batches; the hub stores everything else."""
         self.nc = nc
         self.copies = copies
+        self._leaf = leaf
         self.principal = principal
         self.keyed = keyed
         self.recent_errors: deque[str] = deque(maxlen=16)
@@ -286,7 +291,7 @@ class Bus:
         while True:
             try:  # servers without a leader drop what they are asked
                 asking_s = max(0.05, min(_ASK_AGAIN_S, deadline - loop.time()))
-                answer: dict[str, Any] = json.loads(await self.request(f"$JS.API.{verb}", question, asking_s))
+                answer: dict[str, Any] = json.loads(await self.request(_api_subject(verb, self._leaf), question, asking_s))
             except BusUnavailable:
                 if loop.time() >= deadline:
                     raise
@@ -308,7 +313,8 @@ class Bus:
         config = replicated(config, self.copies)
         name = config["name"]
         with contextlib.suppress(BusRefused):
-            info = await (self._info_or_removed(name) if self.copies > 1 and is_batch_stream(name) else self.js_api(f"STREAM.INFO.{name}"))
+            replaceable = self.copies > 1 and is_batch_stream(name) and not self._leaf
+            info = await (self._info_or_removed(name) if replaceable else self.js_api(f"STREAM.INFO.{name}"))
             wanted: dict[str, Any] = {option: config[option] for option in _CORRECTED if option in config}
             if info["config"].get("num_replicas", 1) < config.get("num_replicas", 1):
                 wanted["num_replicas"] = config["num_replicas"]
@@ -431,6 +437,13 @@ class Bus:
             callback()
 
 
+def _api_subject(verb: str, leaf: str) -> str:
+    """Where a call of the JetStream API is made. ``leaf``: as of ``Bus``."""
+    if not leaf:
+        return f"$JS.API.{verb}"
+    return f"$JS.{leaf if any(is_batch_stream(word) for word in verb.split('.')) else HUB_DOMAIN}.API.{verb}"
+
+
 def _why_not(url: str, error: Exception, recent_errors: Iterable[str]) -> str:
     text = str(error) or type(error).__name__
     if any("authorization" in said for said in [text.lower(), *recent_errors]):
@@ -489,7 +502,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
                 raise BusUnavailable(_why_not(url, error, recent_errors)) from error
             await asyncio.sleep(0.1)
     keyed = bool(shown.secret) and nc.requires_authentication
-    bus = Bus(nc, seal=shown.seal, principal=shown.principal, keyed=keyed, copies=replicas(os.environ))
+    bus = Bus(nc, seal=shown.seal, principal=shown.principal, keyed=keyed, copies=replicas(os.environ), leaf=leaf_domain(os.environ))
     holder.append(bus)
     await bus._start()
     return bus

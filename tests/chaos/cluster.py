@@ -41,6 +41,8 @@ class Loss:
 
     what: str
     strike: Callable[[Stack, BusServers], None]
+    #: the node has a leaf server, and the scripts use it
+    leaf: bool = False
 
 
 def _one(number: int, stream: str = EVENTS_STREAM, away_s: float = 20) -> Callable[[Stack, BusServers], None]:
@@ -78,6 +80,8 @@ LOSSES = (
     Loss("the server with the node's batches, by kill -9, for 20 s", _one(signal.SIGKILL, _BATCHES)),
     Loss("the server with the node's batches hangs (SIGSTOP) for 20 s", _one(signal.SIGSTOP, _BATCHES)),
     Loss("all three, by kill -9, for 30 s", _all(30)),
+    Loss("with a leaf server: the leader of the log, by kill -9, for 20 s", _one(signal.SIGKILL), leaf=True),
+    Loss("with a leaf server: all three, by kill -9, for 30 s", _all(30), leaf=True),
 )
 
 
@@ -118,7 +122,7 @@ def undisturbed(folder: Path) -> tuple[list[str], Work]:
 
 def suffer(loss: Loss, chance: random.Random, folder: Path, lines: list[str], use: Work) -> tuple[list[str], str]:
     """What does not hold, and the row of the table."""
-    with Stack(folder, servers=3) as stack:
+    with Stack(folder, servers=3, leaf=loss.leaf) as stack:
         servers = BusServers(folder / "nats", stack.cluster.url)
         until(servers.settled, "three copies of the log")
         scripts = [Script(stack, tenant, tenant) for tenant in _TENANTS]

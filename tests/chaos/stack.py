@@ -20,8 +20,9 @@ from typing import Any, Self
 
 from bus_schemas.events import Event
 from services.kit.bus import connect
-from services.kit.nats_server import NatsCluster
+from services.kit.nats_server import NatsCluster, NatsServer
 from services.kit.process import free_port, spawn
+from tests.support.cluster import hub
 from tests.support.node import executor_pids, history
 from tests.support.stack import ROOT, plain_environment
 
@@ -31,6 +32,7 @@ NODES = {"server": "chaos", "second": "second"}
 """Parts that are nodes, and their names. The second is there only for faults that need it."""
 PARTS = ("nats", "controller", "billing", *NODES)
 _MODULES = {"controller": "services.controller", "billing": "services.billing"} | dict.fromkeys(NODES, "services.server")
+_LEAF = "chaos"
 _NODE_LEASE_MS = 3000
 """With two nodes: after so long a silence a node is lost."""
 
@@ -89,11 +91,17 @@ class Link:
 class Stack:
     """For the time of a ``with`` block."""
 
-    def __init__(self, folder: Path, *, nodes: int = 1, servers: int = 1) -> None:
+    def __init__(self, folder: Path, *, nodes: int = 1, servers: int = 1, leaf: bool = False) -> None:
         """``nodes``: 1, or 2 with a connection to the bus each that can be cut (``links``), and a short lease at the controller.
-        ``servers``: of the bus, 1 or 3."""
+        ``servers``: of the bus, 1 or 3. ``leaf``: the node and the scripts use a leaf server of those three, which is not one of their
+        parts."""
         self.folder = folder
-        self.cluster = NatsCluster(folder / "nats", servers)
+        self.leaf: NatsServer | None = None
+        if leaf:
+            self.cluster, make_leaf = hub(folder / "nats")
+            self.leaf = make_leaf(folder / "leaf", _LEAF)
+        else:
+            self.cluster = NatsCluster(folder / "nats", servers)
         self.nats = self.cluster.servers[0]
         self.nodes = dict(list(NODES.items())[:nodes])
         self.links: dict[str, Link] = {}
@@ -102,6 +110,8 @@ class Stack:
 
     def __enter__(self) -> Self:
         self.start("nats")
+        if self.leaf is not None:
+            self.leaf.start(deadline_s=60)
         if len(self.nodes) > 1:
             self.links = {part: Link(self.nats.port) for part in self.nodes}
         for part in ("controller", "billing", *self.nodes):
@@ -116,6 +126,8 @@ class Stack:
             self.end(part, signal.SIGKILL)
         for part in self.nodes:
             self.kill_executor(part)
+        if self.leaf is not None:
+            self.leaf.kill()
 
     def url(self, part: str) -> str:
         return f"http://127.0.0.1:{self._ports[part]}"
@@ -145,6 +157,8 @@ class Stack:
                 server.start(deadline_s=60)
             return
         bus = f"nats://127.0.0.1:{self.links[part].port}" if part in self.links else self.cluster.url
+        if self.leaf is not None and part in self.nodes:
+            bus = self.leaf.url
         environment = plain_environment(
             WOOLY_NATS_URL=bus,
             CONTROLLER_NATS_URL=bus,
@@ -158,6 +172,8 @@ class Stack:
         )
         if len(self.nodes) > 1:
             environment["CONTROLLER_NODE_LEASE_MS"] = str(_NODE_LEASE_MS)
+        if self.leaf is not None and part in self.nodes:
+            environment["WOOLY_BUS_LEAF"] = _LEAF
         if part in self._ports:
             environment["WOOLY_HTTP"] = f"127.0.0.1:{self._ports[part]}"
         with (self.folder / f"{part}.log").open("ab") as log:
@@ -211,9 +227,9 @@ class Script:
     """The training as a process of its own, and its lines."""
 
     def __init__(self, stack: Stack, task: str, tenant: str = "default") -> None:
-        one = len(stack.cluster.servers) == 1
+        bus = f"nats://127.0.0.1:{stack.link.port}" if len(stack.cluster.servers) == 1 else stack.cluster.url
         environment = plain_environment(
-            WOOLY_NATS_URL=f"nats://127.0.0.1:{stack.link.port}" if one else stack.cluster.url,
+            WOOLY_NATS_URL=stack.leaf.url if stack.leaf is not None else bus,
             WOOLY_TENANT=tenant,
             CONTROLLER_URL=stack.url("controller"),
             WOOLY_RECOVERY_TARGET_S="1",  # images while the training runs, which is short

@@ -11,15 +11,24 @@ import nats.errors
 import pytest
 
 from bus_schemas.subjects import EVENTS_STREAM, JOURNAL_STREAM, TELEMETRY_STREAM, batch_stream
-from tests.support.cluster import BusServers, launches_of
-from tests.support.node import DEADLINE_S, floats, increment, until
+from tests.support.cluster import BusServers, hub, launches_of
+from tests.support.node import DEADLINE_S, Node, floats, increment, until
 from tests.support.secure import SecureStack, line
 from tests.support.stack import ROOT, EmbeddedStack
 from wooly.config import Config
 from wooly.link import Flush
-from wooly.session import open_session
+from wooly.session import Session, open_session
 
 STEPS = 60
+
+
+def count_up(session: Session, first: int, last: int) -> None:
+    """Add one to a buffer of ones, and look at the sum, in each of these steps."""
+    if first == 1:
+        session.submit(Flush(uploads=[(1, memoryview(bytes(128)))]))
+    for count in range(first, last + 1):
+        ticket = session.submit(increment().flush([1], reads=[(1, 0, 128)]))
+        assert floats(session.wait(ticket)[0]).tolist() == [float(count)] * 16
 
 
 def test_a_session_runs_on_when_the_leader_of_the_log_stops(tmp_path: Path) -> None:
@@ -29,13 +38,10 @@ def test_a_session_runs_on_when_the_leader_of_the_log_stops(tmp_path: Path) -> N
             assert servers.info(stream)["config"]["num_replicas"] == copies, stream
         assert servers.info(batch_stream(stack.addresses["node"]))["config"]["num_replicas"] == 1
         session = open_session(Config(nats_urls=tuple(stack.addresses["nats"].split(",")), recovery_target_s=86_400))
-        session.submit(Flush(uploads=[(1, memoryview(bytes(128)))]))
         until(servers.settled, "three copies of the log")
-        for count in range(1, STEPS + 1):
-            if count == STEPS // 2:
-                servers.signal(servers.leader(), signal.SIGTERM)
-            ticket = session.submit(increment().flush([1], reads=[(1, 0, 128)]))
-            assert floats(session.wait(ticket)[0]).tolist() == [float(count)] * 16
+        count_up(session, 1, STEPS // 2)
+        servers.signal(servers.leader(), signal.SIGTERM)
+        count_up(session, STEPS // 2 + 1, STEPS)
         session.close()
         assert session.totals is not None and session.totals.launches == STEPS
         until(lambda: launches_of(servers.events()) == STEPS, "the session's use in the log")
@@ -64,3 +70,32 @@ def test_every_server_admits_keys_and_ends_the_connections_of_revoked_ones(tmp_p
                         pass
 
         asyncio.run(connected_to_each())
+
+
+def test_a_session_at_a_leaf_server_runs_on_without_the_hub(tmp_path: Path) -> None:
+    """Batches are stored at the node; its facts wait in its journal for the log."""
+    cluster, make_leaf = hub(tmp_path / "hub")
+    leaf = make_leaf(tmp_path / "leaf", "node1")
+    try:
+        cluster.start()
+        leaf.start()
+        servers = BusServers(tmp_path / "hub", cluster.url)
+        with Node(tmp_path, bus=leaf, WOOLY_BUS_REPLICAS="3", WOOLY_BUS_LEAF="node1") as node:
+            batches = batch_stream(node.info().node)
+            assert [batches] == BusServers(tmp_path / "leaf", leaf.url).streams() and batches not in servers.streams()
+            until(servers.settled, "three copies of the log")
+            with_hub = open_session(Config(nats_urls=tuple(cluster.url.split(",")), recovery_target_s=86_400))
+            count_up(with_hub, 1, STEPS)
+            with_hub.close()
+            session = node.open()
+            count_up(session, 1, STEPS // 2)
+            for server in cluster.servers:
+                server.kill()
+            count_up(session, STEPS // 2 + 1, STEPS)
+            cluster.start()
+            session.close()
+            assert session.totals is not None and session.totals.launches == STEPS
+            until(lambda: launches_of(servers.events()) == 2 * STEPS, "the use of both sessions in the log")
+    finally:
+        leaf.stop()
+        cluster.stop()

@@ -13,9 +13,12 @@ from bus_schemas.events import Event, UsageRecorded
 from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.bus import Bus, connect
 from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.nats_server import NatsCluster, NatsServer
+from services.kit.process import free_port
+from services.kit.streams import HUB_DOMAIN
 from tests.support.node import history, until
 
-__all__ = ["BusServers", "launches_of"]
+__all__ = ["BusServers", "hub", "launches_of"]
 
 T = TypeVar("T")
 
@@ -41,6 +44,10 @@ class BusServers:
 
     def info(self, stream: str) -> dict[str, Any]:
         return self.ask(lambda bus: bus.js_api(f"STREAM.INFO.{stream}"))
+
+    def streams(self) -> list[str]:
+        found: list[str] = self.ask(lambda bus: bus.js_api("STREAM.NAMES"))["streams"] or []
+        return found
 
     def leader(self, stream: str = EVENTS_STREAM) -> str:
         """The name of the server that leads ``stream``, or alone holds it."""
@@ -88,3 +95,31 @@ def launches_of(events: list[Event]) -> int:
     for key, found in serials.items():
         assert found == list(range(found[0], found[0] + len(found))), f"facts of {key} are lost or doubled: {found}"
     return sum(event.launches for event in used)
+
+
+class _Configured(NatsServer):
+    """A server with further options in its block ``jetstream`` and behind it."""
+
+    jetstream = ""
+    more = ""
+
+    def _config(self) -> str:
+        return super()._config().replace("jetstream {", f"jetstream {{\n  {self.jetstream}", 1) + self.more
+
+
+def hub(folder: Path) -> tuple[NatsCluster, Callable[[Path, str], NatsServer]]:
+    """Three servers that leaf servers may connect to, and what makes such a leaf server: from its folder and its JetStream domain."""
+    cluster = NatsCluster(folder, 3)
+    ports = [free_port() for _ in cluster.servers]
+    for server, port in zip(cluster.servers, ports, strict=True):
+        server.__class__ = _Configured
+        assert isinstance(server, _Configured)
+        server.jetstream, server.more = f"domain: {HUB_DOMAIN}", f'leafnodes {{ listen: "127.0.0.1:{port}", no_advertise: true }}\n'
+
+    def leaf(folder: Path, domain: str) -> NatsServer:
+        made = _Configured(folder)
+        urls = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
+        made.jetstream, made.more = f"domain: {domain}", f"leafnodes {{ reconnect: 1, remotes: [ {{ urls: [{urls}] }} ] }}\n"
+        return made
+
+    return cluster, leaf

@@ -129,11 +129,11 @@ NO_IMAGES_S = 86_400
 class Node:
     """nats-server and ``python -P -m services.server`` (reference backend) for the time of a ``with`` block."""
 
-    def __init__(self, folder: Path, *, beside: Self | None = None, **environment: str) -> None:
-        """``beside``: the node whose nats-server it uses."""
+    def __init__(self, folder: Path, *, beside: Self | None = None, bus: NatsServer | None = None, **environment: str) -> None:
+        """``beside``: the node whose nats-server it uses; ``bus``: one that runs already."""
         self.folder = folder
-        self._own_nats = beside is None
-        self.nats = NatsServer(folder / "nats") if beside is None else beside.nats
+        self._own_nats = beside is None and bus is None
+        self.nats = beside.nats if beside is not None else bus or NatsServer(folder / "nats")
         self._environment = environment
         self.server: ForkedProcess | None = None
         self._sessions: list[Session] = []

@@ -60,6 +60,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "How many servers of the bus store facts, money and configuration; 3 needs a cluster of three. Existing streams follow.",
     ),
     Variable(
+        "WOOLY_BUS_LEAF", "text without dots or spaces", "no leaf server", ("node",),
+        "The JetStream domain of the leaf server of the bus beside the node, which then stores its batches.",
+    ),
+    Variable(
         "WOOLY_API_KEY", "API key", "", _ALL,
         "The key that the service authenticates with on the bus (used by nodes), or at the controller (the operator: an administrator's).",
     ),
