@@ -31,13 +31,14 @@ from bus_schemas.events import Event, encode_events
 from bus_schemas.reading import AboutStream
 from services.kit.consumers import Consumers, JetStreamConsumers, ProxiedConsumers, stored_message
 from services.kit.credentials import Credentials
-from services.kit.errors import BusRefused, BusUnavailable, Conflict
+from services.kit.errors import BusRefused, BusUnavailable, Conflict, SettingError
 from services.kit.follow import Follower, Handler, Replay
 from services.kit.log import get_logger
 from services.kit.seal import HEADER, NAME_HEADER, SEALED_FROM, Seal, is_fact
 from services.kit.streams import (
     ELECTION_S,
     HUB_DOMAIN,
+    LEAF_VARIABLE,
     batch_stream_config,
     events_stream_config,
     is_batch_stream,
@@ -502,7 +503,11 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
                 raise BusUnavailable(_why_not(url, error, recent_errors)) from error
             await asyncio.sleep(0.1)
     keyed = bool(shown.secret) and nc.requires_authentication
-    bus = Bus(nc, seal=shown.seal, principal=shown.principal, keyed=keyed, copies=replicas(os.environ), leaf=leaf_domain(os.environ))
+    leaf = leaf_domain(os.environ)
+    if keyed and leaf:
+        await nc.close()
+        raise SettingError(f"{LEAF_VARIABLE}={leaf}: leaf servers are for a bus without authentication; unset it, the hub stores batches")
+    bus = Bus(nc, seal=shown.seal, principal=shown.principal, keyed=keyed, copies=replicas(os.environ), leaf=leaf)
     holder.append(bus)
     await bus._start()
     return bus

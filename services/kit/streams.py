@@ -9,8 +9,9 @@ from bus_schemas import runs, subjects
 from services.kit.errors import SettingError
 
 __all__ = [
-    "ELECTION_S", "HUB_DOMAIN", "REPLICAS_VARIABLE", "batch_stream_config", "events_stream_config", "is_batch_stream",
-    "journal_stream_config", "leaf_domain", "replicas", "replicated", "run_logs_stream_config", "runs_stream_config", "telemetry_stream_config",
+    "ELECTION_S", "HUB_DOMAIN", "LEAF_VARIABLE", "REPLICAS_VARIABLE", "batch_stream_config", "events_stream_config", "is_batch_stream",
+    "journal_stream_config", "leaf_domain", "replicas", "replicated", "run_logs_stream_config", "runs_stream_config",
+    "telemetry_stream_config",
 ]  # fmt: skip
 
 ELECTION_S: Final = 20.0
@@ -18,7 +19,7 @@ ELECTION_S: Final = 20.0
 REPLICAS_VARIABLE: Final = "WOOLY_BUS_REPLICAS"
 HUB_DOMAIN: Final = "hub"
 """The JetStream domain of the servers that leaf servers connect to."""
-_LEAF_VARIABLE: Final = "WOOLY_BUS_LEAF"
+LEAF_VARIABLE: Final = "WOOLY_BUS_LEAF"
 _BATCHES: Final = subjects.batch_stream("x").removesuffix("x")
 
 _MINUTE_NS: Final = 60 * 10**9
@@ -36,9 +37,9 @@ def replicas(environment: Mapping[str, str]) -> int:
 
 def leaf_domain(environment: Mapping[str, str]) -> str:
     """The JetStream domain of the leaf server beside this node; empty: there is none. Raises SettingError."""
-    domain = environment.get(_LEAF_VARIABLE, "").strip()
+    domain = environment.get(LEAF_VARIABLE, "").strip()
     if domain and (not subjects.is_token(domain) or domain == HUB_DOMAIN):
-        raise SettingError(f"{_LEAF_VARIABLE}={domain}: must be letters, digits, '-' or '_', and not {HUB_DOMAIN!r}")
+        raise SettingError(f"{LEAF_VARIABLE}={domain}: must be letters, digits, '-' or '_', and not {HUB_DOMAIN!r}")
     return domain
 
 

@@ -9,7 +9,14 @@ import pytest
 from services.controller.metrics import log_copies
 from services.kit.errors import SettingError, StartError
 from services.kit.nats_server import NatsCluster
-from services.kit.streams import batch_stream_config, events_stream_config, journal_stream_config, replicas, replicated, run_logs_stream_config
+from services.kit.streams import (
+    batch_stream_config,
+    events_stream_config,
+    journal_stream_config,
+    replicas,
+    replicated,
+    run_logs_stream_config,
+)
 
 
 def test_a_server_alone_stores_everything_as_it_is_configured() -> None:
@@ -27,7 +34,7 @@ def test_what_may_not_be_lost_is_on_three_servers_and_batches_wait_for_no_electi
 
 @pytest.mark.parametrize("text", ["2", "0", "three", "-1"])
 def test_other_numbers_are_refused(text: str) -> None:
-    with pytest.raises(SettingError, match="must be 1 .* or 3"):
+    with pytest.raises(SettingError, match=r"must be 1 .* or 3"):
         replicas({"WOOLY_BUS_REPLICAS": text})
     assert (replicas({}), replicas({"WOOLY_BUS_REPLICAS": ""}), replicas({"WOOLY_BUS_REPLICAS": "3"})) == (1, 1, 3)
 
