@@ -115,8 +115,8 @@ def metrics_text(
     refusals: Mapping[str, int] | None = None,
 ) -> str:
     """The text exposition format. ``on_duty``: this controller does the periodic work. ``log_bytes``: of the event log, None: unknown.
-    ``log_copies``: on how many bus servers the event log is whole, and on how many it is to be; None: unknown. ``quotas``: the greatest part
-    that one tenant or key has used of each, and the limit; ``refusals``: of this controller, by quota."""
+    ``log_copies``: on how many bus servers the event log is whole, and on how many it is to be; None: unknown. ``quotas``: the greatest
+    part that one tenant or key has used of each, and the limit; ``refusals``: of this controller, by quota."""
     registry = CollectorRegistry()
     view = projection.view
 

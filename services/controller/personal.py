@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 from bus_schemas.events import Event, KeyIssued, TenantChanged, UserChanged
 from services.kit.at_rest import AT_REST_VARIABLE, KeyWrap, WrongKey
 from services.kit.bus import Bus
-from services.kit.errors import Conflict, StartError
+from services.kit.errors import BusRefused, Conflict, StartError
 
 __all__ = ["ERASED", "PersonalKeys"]
 
@@ -97,7 +97,11 @@ class PersonalKeys:
         """Destroy the key of ``user.ID`` or ``tenant.ID``: the bus overwrites it on its disk. Raises BusUnavailable, BusRefused."""
         held = await self._bus.message(_STREAM, last_by_subj=_ROOT + owner)
         if held is not None and held[1]:
-            await self._bus.js_api(f"STREAM.MSG.DELETE.{_STREAM}", {"seq": held[0]})
+            try:
+                await self._bus.js_api(f"STREAM.MSG.DELETE.{_STREAM}", {"seq": held[0]})
+            except BusRefused:  # asked twice, and the first answer was lost: then it is deleted
+                if await self._bus.message(_STREAM, seq=held[0]) is not None:
+                    raise
         # Other controllers forget the key when this comes.
         self._on_key(await self._bus.publish_acked(_ROOT + owner, b""), _ROOT + owner, b"")
 

@@ -39,6 +39,7 @@ from services.kit.streams import (
     ELECTION_S,
     HUB_DOMAIN,
     LEAF_VARIABLE,
+    REPLICAS_VARIABLE,
     batch_stream_config,
     events_stream_config,
     is_batch_stream,
@@ -65,6 +66,8 @@ _SERVER_LOST_S: Final = 3.0
 """When the bus has not said anything about a stream for so long, it is asked whether the stream's server is lost."""
 _INBOXES: Final = ("_INBOX", "$SYS._INBOX.")
 """Prefixes of inboxes: those of clients, and those of nats-servers."""
+_NO_CLUSTER: Final = 10074
+"""JetStream err_code: a server alone stores no copies."""
 _WRONG_LAST: Final = frozenset({10071, 10070, 10164})
 """JetStream err_codes of a failed expectation: wrong last sequence, wrong last msg id, wrong last sequence (constant)."""
 _IN_PROCESS: Final = 10164
@@ -316,19 +319,22 @@ class Bus:
         with contextlib.suppress(BusRefused):
             replaceable = self.copies > 1 and is_batch_stream(name) and not self._leaf
             info = await (self._info_or_removed(name) if replaceable else self.js_api(f"STREAM.INFO.{name}"))
-            wanted: dict[str, Any] = {option: config[option] for option in _CORRECTED if option in config}
-            if info["config"].get("num_replicas", 1) < config.get("num_replicas", 1):
-                wanted["num_replicas"] = config["num_replicas"]
-            if all(info["config"].get(option) == value for option, value in wanted.items()):
+            found = info["config"]
+            changes: dict[str, Any] = {key: config[key] for key in _CORRECTED if key in config and found.get(key) != config[key]}
+            if found.get("num_replicas", 1) < config.get("num_replicas", 1):
+                changes["num_replicas"] = config["num_replicas"]
+            if not changes:
                 return info
             try:
-                return await self.js_api(f"STREAM.UPDATE.{name}", {**info["config"], **wanted})
+                return await self.js_api(f"STREAM.UPDATE.{name}", {**found, **changes})
             except BusRefused as refused:
-                get_logger().error("a stream cannot be changed", stream=name, options=sorted(wanted), problem=str(refused))
+                get_logger().error("a stream cannot be changed", stream=name, changes=changes, problem=str(refused))
                 return info
         try:
             return await self.js_api(f"STREAM.CREATE.{name}", config)
-        except BusRefused:
+        except BusRefused as refused:
+            if refused.code == _NO_CLUSTER:
+                raise BusRefused(f"{refused}; {REPLICAS_VARIABLE}={self.copies} needs a cluster of three servers", refused.code) from None
             # Lost a race with another creator, or an older server refuses persist_mode.
             with contextlib.suppress(BusRefused):
                 return await self.js_api(f"STREAM.INFO.{name}")

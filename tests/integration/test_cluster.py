@@ -10,7 +10,11 @@ from pathlib import Path
 import nats.errors
 import pytest
 
+from bus_schemas.events import TaskStateChanged
 from bus_schemas.subjects import EVENTS_STREAM, JOURNAL_STREAM, TELEMETRY_STREAM, batch_stream
+from services.kit.bus import connect
+from services.kit.errors import BusRefused
+from services.kit.nats_server import NatsCluster, NatsServer
 from tests.support.cluster import BusServers, hub, launches_of
 from tests.support.node import DEADLINE_S, Node, floats, increment, until
 from tests.support.secure import SecureStack, line
@@ -49,6 +53,48 @@ def test_a_session_runs_on_when_the_leader_of_the_log_stops(tmp_path: Path) -> N
         assert stack.get("billing", "/api/v1/billing/verify")["ok"]
         until(servers.settled, "the stopped server is back and has caught up")
         assert stack.stop() == 0
+
+
+def test_a_server_alone_is_refused_as_a_cluster_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ensured(copies: str) -> int:
+        monkeypatch.setenv("WOOLY_BUS_REPLICAS", copies)
+        bus = await connect(server.url, name="test")
+        try:
+            await bus.ensure_streams()
+            return int((await bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}"))["config"]["num_replicas"])
+        finally:
+            await bus.close()
+
+    server = NatsServer(tmp_path)
+    server.start()
+    try:
+        with pytest.raises(BusRefused, match="WOOLY_BUS_REPLICAS=3 needs a cluster of three servers"):
+            asyncio.run(ensured("3"))
+        assert asyncio.run(ensured("1")) == 1
+        assert asyncio.run(ensured("3")) == 1, "a service runs on: the alert says what is missing"
+    finally:
+        server.stop()
+
+
+def test_streams_of_one_server_get_copies_when_the_setting_rises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after a restored backup: the streams are of one server, and so are the facts in them."""
+    cluster = NatsCluster(tmp_path, 3)
+    cluster.start()
+    try:
+        servers = BusServers(tmp_path, cluster.url)
+        servers.ask(lambda bus: bus.ensure_streams("node1"))
+        position = servers.ask(lambda bus: bus.publish_events("task", "t", [TaskStateChanged(1, "t", "completed")]))
+        assert servers.info(EVENTS_STREAM)["config"]["num_replicas"] == 1
+        monkeypatch.setenv("WOOLY_BUS_REPLICAS", "3")
+        servers.ask(lambda bus: bus.ensure_streams("node1"))
+        until(servers.settled, "three copies of the log")
+        servers.signal(servers.leader(), signal.SIGKILL)
+        assert servers.ask(lambda bus: bus.message(EVENTS_STREAM, last_by_subj="wooly.evt.task.t"))[0] == position  # type: ignore[index]
+        monkeypatch.setenv("WOOLY_BUS_REPLICAS", "1")
+        servers.ask(lambda bus: bus.ensure_streams("node1"))
+        assert servers.info(EVENTS_STREAM)["config"]["num_replicas"] == 3, "a service with an older setting takes no copies away"
+    finally:
+        cluster.stop()
 
 
 def test_every_server_admits_keys_and_ends_the_connections_of_revoked_ones(tmp_path: Path) -> None:
