@@ -99,6 +99,7 @@ chaos: $(STAMP).dev ## a training under each of 28 faults of bus, services, node
 	$(BIN)/python -m tests.chaos --rounds 1 --publish
 
 test-cluster: $(STAMP).dev ## two trainings on a bus of three servers, one or all of which are lost meanwhile; results go to docs/how-to/cluster.md
+	$(BIN)/python -m pytest -q -m soak tests/integration/test_cluster.py
 	$(BIN)/python -m tests.chaos.cluster --publish
 
 strict-ulp: $(STAMP).dev ## how far strict functions are from the truth, all f32 values; about an hour (docs/strict-math.md)

@@ -59,6 +59,8 @@ EVENTS_PER_MESSAGE_MAX: Final = 100
 _EVENTS_BYTES_MAX: Final = 512 << 10
 _ACK_TIMEOUT_S: Final = 2.0
 _ASK_AGAIN_S: Final = 2.5
+"""Before a call that was not answered is repeated. After three repeats it gets _SLOW_S: not the election takes so long, but the call."""
+_SLOW_S: Final = 6.25
 _CONNECT_S: Final = 8.0
 _CORRECTED: Final = ("subjects", "no_ack")
 """Options of a stream that are corrected if an older version created it with others."""
@@ -291,10 +293,10 @@ class Bus:
         what it does, it may do twice. Raises BusRefused with JetStream's err_code, BusUnavailable."""
         question = json.dumps(body).encode() if body else b""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
+        patient, deadline = loop.time() + 3 * _ASK_AGAIN_S, loop.time() + timeout_s
         while True:
             try:  # servers without a leader drop what they are asked
-                asking_s = max(0.05, min(_ASK_AGAIN_S, deadline - loop.time()))
+                asking_s = max(0.05, min(_ASK_AGAIN_S if loop.time() < patient else _SLOW_S, deadline - loop.time()))
                 answer: dict[str, Any] = json.loads(await self.request(_api_subject(verb, self._leaf), question, asking_s))
             except BusUnavailable:
                 if loop.time() >= deadline:

@@ -159,6 +159,8 @@ jetstream {{
   listen: "127.0.0.1:{self._member.port}"
   routes: [{routes}]
   no_advertise: true   # clients use the addresses that they were given
+  ping_interval: "2s"  # a server that hangs is sent no more requests after three of them
+  ping_max: 2
   {self._include("routes.conf")}
 }}"""
 

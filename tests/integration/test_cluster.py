@@ -13,8 +13,12 @@ import pytest
 from bus_schemas.events import TaskStateChanged
 from bus_schemas.subjects import EVENTS_STREAM, JOURNAL_STREAM, TELEMETRY_STREAM, batch_stream
 from services.kit.bus import connect
+from services.kit.bus_permissions import CONTROLLER
+from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused
+from services.kit.keyring import Keyring
 from services.kit.nats_server import NatsCluster, NatsServer
+from services.up.secure import LOOPBACK
 from tests.support.cluster import BusServers, hub, launches_of
 from tests.support.node import DEADLINE_S, Node, floats, increment, until
 from tests.support.secure import SecureStack, line
@@ -145,3 +149,56 @@ def test_a_session_at_a_leaf_server_runs_on_without_the_hub(tmp_path: Path) -> N
     finally:
         leaf.stop()
         cluster.stop()
+
+
+def test_a_server_that_hangs_is_left_for_another_one(tmp_path: Path) -> None:
+    """Over TLS, where it does not answer the end of the connection either: asyncio waits 30 s for that."""
+    ring = Keyring.make(tmp_path / "keyring", {"bus": LOOPBACK, "controller": LOOPBACK}, [])
+    servers = [NatsServer(tmp_path / name, security=ring.folder / "bus" / "security.conf") for name in ("a", "b")]
+    for server in servers:
+        server.start()
+
+    async def left() -> None:
+        url = ",".join(server.url for server in servers)
+        bus = await connect(url, name=CONTROLLER, credentials=Credentials.from_environment(ring.environment("controller"), url))
+        hung = next(server for server in servers if server.url.endswith(f":{bus.nc.connected_url.port}"))
+        assert hung.process is not None
+        back = asyncio.Event()
+        bus.on_reconnect(back.set)
+        hung.process.send_signal(signal.SIGSTOP)
+        try:
+            await asyncio.wait_for(back.wait(), 25)
+            assert not hung.url.endswith(f":{bus.nc.connected_url.port}")
+        finally:
+            hung.process.send_signal(signal.SIGCONT)
+            await bus.close()
+
+    try:
+        asyncio.run(left())
+    finally:
+        for server in servers:
+            server.stop()
+
+
+@pytest.mark.soak
+def test_a_controller_has_the_batches_of_a_node_stored_elsewhere_when_their_server_hangs(tmp_path: Path) -> None:
+    """With authentication, where a node may make no streams. The server holds half of the connections, too."""
+    with SecureStack(tmp_path, "--cluster", "3", PYTHONPATH=str(ROOT)) as stack:
+        servers = BusServers(tmp_path / "state" / "nats", stack.addresses["nats"], stack.ring.environment("controller"))
+        until(servers.settled, "three copies of the log")
+        config = Config(
+            nats_urls=tuple(stack.addresses["nats"].split(",")), api_key=stack.admin, tls_ca=str(stack.ring.ca), recovery_target_s=86_400
+        )
+        session = open_session(config)
+        count_up(session, 1, STEPS // 2)
+        batches = batch_stream(stack.addresses["node"])
+        name = servers.leader(batches)
+        servers.signal(name, signal.SIGSTOP)
+        try:
+            count_up(session, STEPS // 2 + 1, STEPS)
+            assert servers.leader(batches) != name
+        finally:
+            servers.signal(name, signal.SIGCONT)
+        session.close()
+        assert session.totals is not None and session.totals.launches == STEPS
+        until(lambda: launches_of(servers.events()) == STEPS, "the session's use in the log")

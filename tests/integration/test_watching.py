@@ -34,7 +34,7 @@ TARGET = frozenset({"job", "instance"})
 """Labels that Prometheus itself gives to what it scrapes."""
 UNITS = ("_seconds", "_bytes", "_percent", "_total", "_info", "_credits")
 COUNTS = re.compile(
-    r"wooly_(controller_(log_position|following|bus_connected|on_duty)|tasks|tasks_waiting|sessions_open|session_(waits|slices)"
+    r"wooly_(event_log_copies(_wanted)?|controller_(log_position|following|bus_connected|on_duty)|tasks|tasks_waiting|sessions_open|session_(waits|slices)"
     r"|quota_(used|limit)|controller_quota_refusals|node_quota_(used|limit|refusals)"
     r"|node_(up|drained|ready|bus_connected|facts_waiting)|node_device_(up|cores|sessions_open|launches_in_flight)"
     r"|billing_(log_position|following|bus_connected|findings|unbelieved_usage_events|budgets_warning|budgets_stopped))"

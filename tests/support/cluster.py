@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from bus_schemas.events import Event, UsageRecorded
 from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.bus import Bus, connect
+from services.kit.bus_permissions import CONTROLLER
+from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.nats_server import NatsCluster, NatsServer
 from services.kit.process import free_port
@@ -24,17 +26,19 @@ T = TypeVar("T")
 
 
 class BusServers:
-    """``folder``: that of a ``services.kit.nats_server.NatsCluster``, which may be of another process; ``url``: its addresses."""
+    """``folder``: that of a ``services.kit.nats_server.NatsCluster``, which may be of another process; ``url``: its addresses;
+    ``identity``: the environment of the controller, where the bus wants one."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, identity: Mapping[str, str] | None = None) -> None:
         self._folder = folder
         self._url = url
+        self._credentials = Credentials.from_environment(identity, url) if identity is not None else None
 
     def ask(self, work: Callable[[Bus], Coroutine[Any, Any, T]]) -> T:
         """Run ``work`` with a connection to the bus."""
 
         async def body() -> T:
-            bus = await connect(self._url, name="test", deadline_s=60)
+            bus = await connect(self._url, name=CONTROLLER, deadline_s=60, credentials=self._credentials)
             try:
                 return await work(bus)
             finally:

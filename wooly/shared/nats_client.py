@@ -67,6 +67,13 @@ class ReconnectingClient(Client):
         await self._error_cb(error)
         await self._process_op_err(error)
 
+    async def _attempt_reconnect(self) -> None:
+        """A server that hangs does not answer the end of a TLS connection either; nats-py would wait for that for half a minute."""
+        writer = getattr(self._transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+        await super()._attempt_reconnect()
+
     async def _process_headers(self, headers: Any) -> dict[str, str] | None:
         """Malformed headers count as none: nats-py would stop reading from the connection."""
         try:
