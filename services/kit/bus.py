@@ -17,7 +17,7 @@ import json
 import os
 import random
 import secrets
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -59,8 +59,9 @@ EVENTS_PER_MESSAGE_MAX: Final = 100
 _EVENTS_BYTES_MAX: Final = 512 << 10
 _ACK_TIMEOUT_S: Final = 2.0
 _ASK_AGAIN_S: Final = 2.5
-"""Before a call that was not answered is repeated. After three repeats it gets _SLOW_S: not the election takes so long, but the call."""
+"""After so long a call that is not answered is repeated: servers without a leader drop what they are asked."""
 _SLOW_S: Final = 6.25
+"""The same from the fourth time on, for calls that are slow themselves."""
 _CONNECT_S: Final = 8.0
 _CORRECTED: Final = ("subjects", "no_ack")
 """Options of a stream that are corrected if an older version created it with others."""
@@ -78,8 +79,6 @@ _PAUSE_S: Final = (0.002, 0.02)
 """Before a writer hears of that: writers that decide again at the same moment would be in conflict again."""
 _SAME_IN_PROCESS: Final = 10158
 """JetStream err_code: the first copy of this message is being agreed on."""
-
-
 _ELECTING: Final = frozenset({10005, 10008, 10118})
 """JetStream err_codes of an API call that came too early: too few servers are there, JetStream is temporarily unavailable, the stream is
 offline."""
@@ -128,7 +127,8 @@ class Bus:
         self._tokens = itertools.count()
         self._window = asyncio.Semaphore(window)
         self._events_lock = asyncio.Lock()
-        self._replacing = asyncio.Lock()
+        self._replacing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        """By stream."""
         self._reconnected: list[Callable[[], None]] = []
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answering: set[asyncio.Task[None]] = set()
@@ -295,7 +295,7 @@ class Bus:
         loop = asyncio.get_running_loop()
         patient, deadline = loop.time() + 3 * _ASK_AGAIN_S, loop.time() + timeout_s
         while True:
-            try:  # servers without a leader drop what they are asked
+            try:
                 asking_s = max(0.05, min(_ASK_AGAIN_S if loop.time() < patient else _SLOW_S, deadline - loop.time()))
                 answer: dict[str, Any] = json.loads(await self.request(_api_subject(verb, self._leaf), question, asking_s))
             except BusUnavailable:
@@ -347,7 +347,7 @@ class Bus:
         it alone could answer."""
         with contextlib.suppress(BusUnavailable):
             return await self.js_api(f"STREAM.INFO.{name}", timeout_s=_SERVER_LOST_S)
-        async with self._replacing:
+        async with self._replacing[name]:
             await self.js_api("STREAM.NAMES")  # the other servers have a leader, and the connection is not at fault
             with contextlib.suppress(BusUnavailable):
                 return await self.js_api(f"STREAM.INFO.{name}", timeout_s=_ASK_AGAIN_S)
@@ -479,6 +479,7 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
     """Connect to the bus at ``url`` (one, or several separated by commas); reconnects for ever afterwards. ``credentials``: as the
     environment says unless given. Raises BusUnavailable, SettingError."""
     shown = credentials if credentials is not None else Credentials.from_environment(os.environ, url)
+    copies, leaf = replicas(os.environ), leaf_domain(os.environ)
     holder: list[Bus] = []
     recent_errors: deque[str] = deque(maxlen=4)
 
@@ -511,11 +512,10 @@ async def connect(url: str, *, name: str, deadline_s: float = 10.0, credentials:
                 raise BusUnavailable(_why_not(url, error, recent_errors)) from error
             await asyncio.sleep(0.1)
     keyed = bool(shown.secret) and nc.requires_authentication
-    leaf = leaf_domain(os.environ)
     if keyed and leaf:
         await nc.close()
         raise SettingError(f"{LEAF_VARIABLE}={leaf}: leaf servers are for a bus without authentication; unset it, the hub stores batches")
-    bus = Bus(nc, seal=shown.seal, principal=shown.principal, keyed=keyed, copies=replicas(os.environ), leaf=leaf)
+    bus = Bus(nc, seal=shown.seal, principal=shown.principal, keyed=keyed, copies=copies, leaf=leaf)
     holder.append(bus)
     await bus._start()
     return bus
