@@ -69,6 +69,8 @@ _SERVER_LOST_S: Final = 3.0
 """When the bus has not said anything about a stream for so long, it is asked whether the stream's server is lost."""
 _INBOXES: Final = ("_INBOX", "$SYS._INBOX.")
 """Prefixes of inboxes: those of clients, and those of nats-servers."""
+_JOURNAL_S: Final = 5.0
+"""How long the start of a service may wait for the stream of journals, which is on one server."""
 _NO_CLUSTER: Final = 10074
 """JetStream err_code: a server alone stores no copies."""
 _WRONG_LAST: Final = frozenset({10071, 10070, 10164})
@@ -373,9 +375,10 @@ class Bus:
             await self.js_api(f"STREAM.UPDATE.{subjects.EVENTS_STREAM}", config)
         await self.ensure_stream(telemetry_stream_config())
         try:
-            await self.ensure_stream(journal_stream_config())
-        except BusRefused as refused:  # no room for it: only replay needs it
-            get_logger().warning("there is no stream for journals", problem=str(refused))
+            async with asyncio.timeout(_JOURNAL_S):
+                await self.ensure_stream(journal_stream_config())
+        except (BusRefused, BusUnavailable, TimeoutError) as problem:  # no room for it, or its server is away: only replay needs it
+            get_logger().warning("there is no stream for journals", problem=str(problem) or "its server does not answer")
         if node is not None:
             await self.ensure_stream(batch_stream_config(node))
 
