@@ -12,6 +12,7 @@ import pytest
 
 from bus_schemas.events import TaskStateChanged
 from bus_schemas.subjects import EVENTS_STREAM, JOURNAL_STREAM, TELEMETRY_STREAM, batch_stream
+from services.controller.metrics import log_copies
 from services.kit.bus import connect
 from services.kit.bus_permissions import CONTROLLER
 from services.kit.credentials import Credentials
@@ -60,12 +61,12 @@ def test_a_session_runs_on_when_the_leader_of_the_log_stops(tmp_path: Path) -> N
 
 
 def test_a_server_alone_is_refused_as_a_cluster_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def ensured(copies: str) -> int:
+    async def ensured(copies: str) -> tuple[int, int]:
         monkeypatch.setenv("WOOLY_BUS_REPLICAS", copies)
         bus = await connect(server.url, name="test")
         try:
             await bus.ensure_streams()
-            return int((await bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}"))["config"]["num_replicas"])
+            return log_copies(await bus.js_api(f"STREAM.INFO.{EVENTS_STREAM}"), int(copies))
         finally:
             await bus.close()
 
@@ -74,8 +75,8 @@ def test_a_server_alone_is_refused_as_a_cluster_and_keeps_what_it_has(tmp_path: 
     try:
         with pytest.raises(BusRefused, match="WOOLY_BUS_REPLICAS=3 needs a cluster of three servers"):
             asyncio.run(ensured("3"))
-        assert asyncio.run(ensured("1")) == 1
-        assert asyncio.run(ensured("3")) == 1, "a service runs on: the alert says what is missing"
+        assert asyncio.run(ensured("1")) == (1, 1)
+        assert asyncio.run(ensured("3")) == (1, 3), "a service runs on: the alert says what is missing"
     finally:
         server.stop()
 
