@@ -39,6 +39,13 @@ def test_other_numbers_are_refused(text: str) -> None:
     assert (replicas({}), replicas({"WOOLY_BUS_REPLICAS": ""}), replicas({"WOOLY_BUS_REPLICAS": "3"})) == (1, 1, 3)
 
 
+@pytest.mark.parametrize("text", ["hub", "a.b", "*", "a b"])
+def test_a_leaf_server_has_a_domain_of_its_own(text: str) -> None:
+    with pytest.raises(SettingError, match="WOOLY_BUS_LEAF"):
+        leaf_domain({"WOOLY_BUS_LEAF": text})
+    assert (leaf_domain({}), leaf_domain({"WOOLY_BUS_LEAF": "node-1"})) == ("", "node-1")
+
+
 def test_a_folder_is_started_with_as_many_servers_as_its_state_is_of(tmp_path: Path) -> None:
     one, three = tmp_path / "one", tmp_path / "three"
     (one / "store").mkdir(parents=True)
