@@ -13,6 +13,7 @@ from services.kit.streams import (
     batch_stream_config,
     events_stream_config,
     journal_stream_config,
+    leaf_domain,
     replicas,
     replicated,
     run_logs_stream_config,
