@@ -64,8 +64,8 @@ VALUES: dict[str, dict[str, Any]] = {
     },
 }
 EVERY = pytest.mark.parametrize("values", VALUES)
-FOREIGN = {"OTEL_EXPORTER_OTLP_ENDPOINT", "CUPY_CACHE_DIR", "WOOLY_BUS_REPLICAS"}
-"""Read by libraries; the last by services that know a bus of three servers."""
+FOREIGN = {"OTEL_EXPORTER_OTLP_ENDPOINT", "CUPY_CACHE_DIR"}
+"""Read by libraries."""
 RESTRICTED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 
 
