@@ -400,20 +400,20 @@ def compare(folder: Path, tasks: int, seeds: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def scale(folder: Path, nodes: int, tasks: int) -> str:
+def scale(folder: Path, nodes: int, tasks: int, load: float) -> str:
     pods = read_pods(folder / "alibaba-gpu-2023-pods.csv.gz")
     sizes = [8] * nodes
     begin_ns = time.process_time_ns()
     run = Run(sizes)
     joined_s = (time.process_time_ns() - begin_ns) / 1e9
     begin_ns = time.process_time_ns()
-    at = play(sizes, calendar(pods, run.units, tasks, 0.9, 1), Fragmentation(pods))
+    at = play(sizes, calendar(pods, run.units, tasks, load, 1), Fragmentation(pods))
     spent_s = (time.process_time_ns() - begin_ns) / 1e9
     passes = sorted(at.run.pass_ns)
     p50, p99, p999 = (passes[int(len(passes) * share)] / 1e6 for share in (0.5, 0.99, 0.999))
     return "\n".join([
         "| | |", "|---|---|",
-        f"| nodes x devices, tasks, load | {nodes:,} x 8, {tasks:,}, 90 % |",
+        f"| nodes x devices, tasks, load | {nodes:,} x 8, {tasks:,}, {load:.0%} |",
         f"| placed, allocated in the second half, waited | {at.run.placed:,}, {at.allocated:.1f} %, {at.waited:.1f} % |",
         f"| passes through the queue, CPU time P50 / P99 / P99.9 | {len(passes):,}, {p50:.2f} / {p99:.2f} / {p999:.2f} ms |",
         f"| events, bytes of the log before compression | {at.run.position:,}, {at.run.log_bytes / 1e9:.2f} GB |",
@@ -434,11 +434,12 @@ def main() -> int:
     parser.add_argument("--scale", action="store_true", help="the run at 10,000 nodes instead of the comparison")
     parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--tasks", type=int, default=0, help="default: 100,000, with --scale 1,000,000")
+    parser.add_argument("--load", type=float, default=0.9, help="with --scale")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--publish", action="store_true", help="write the figures to docs/scale.md")
     asked = parser.parse_args()
     text = (
-        scale(asked.folder, asked.nodes, asked.tasks or 1_000_000) if asked.scale
+        scale(asked.folder, asked.nodes, asked.tasks or 1_000_000, asked.load) if asked.scale
         else compare(asked.folder, asked.tasks or 100_000, asked.seeds)
     )  # fmt: skip
     print(text)
