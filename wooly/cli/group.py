@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "logs": ("wooly.cli.submit", "logs", "Show what a submitted script has written."),
     "reserve": ("wooly.cli.reserve", "reserve", "Hold a place on a device for a job of another scheduler."),
     "release": ("wooly.cli.reserve", "release", "End a reservation."),
+    "slurm": ("wooly.cli.slurm", "slurm", "Reservations for the jobs of a Slurm cluster."),
     "up": ("wooly.cli.services", "up", "Start bus, controller, billing and a node on this machine."),
     "server": ("wooly.cli.services", "server", "Run a node's server (for compose files)."),
     "controller": ("wooly.cli.services", "controller", "Run the controller (for compose files)."),

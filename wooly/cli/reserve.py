@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["release", "reserve"]
 
 _POLL_S: Final = 0.5
+_POLL_MAX_S: Final = 5.0
+"""A scheduler waits with hundreds of these commands: the longer one has waited, the more rarely it asks."""
 _STILL_WAITS: Final = 75
 """EX_TEMPFAIL of sysexits.h: try again later."""
 _OVER: Final = 1
@@ -37,11 +39,14 @@ _OVER: Final = 1
 def reserve(task: str, term_s: int, wait_s: int, controller: str, as_json: bool, **options: Any) -> int:
     """Hold a place on a device for a job, and print the variables with which its scripts use it, as NAME=VALUE.
 
-    Exit code 0: it has a place; 75: it waits for one, and keeps waiting when this command has ended; 1: it is over."""
+    Exit code 0: it has a place; 75: it waits for one, and keeps waiting when this command has ended, or the controller does not answer;
+    1: it is over."""
     client = _client(controller)
     until_s = time.monotonic() + wait_s
-    found = _submitted(client, {**task_body(options), "id": task, "start_lease_ms": 1000 * term_s}, until_s)
-    found = _placed(client, found, until_s)
+    body = {**task_body(options), "id": task, "start_lease_ms": 1000 * term_s}
+    found = _placed(client, {**body, "groups": tuple(body["groups"])}, until_s)
+    if found is None:
+        return _STILL_WAITS
     if as_json:
         import msgspec
 
@@ -60,10 +65,19 @@ def reserve(task: str, term_s: int, wait_s: int, controller: str, as_json: bool,
 @click.option("--reason", default="", help="Shown with the task.")
 @controller_flag
 @click.argument("task")
-def release(task: str, failed: bool, reason: str, controller: str) -> None:
-    """End the reservation TASK: its memory is free, and what still runs on it is ended. Of one that is over: nothing."""
-    found = _client(controller).release(task, failed=failed, reason=reason)
+def release(task: str, failed: bool, reason: str, controller: str) -> int:
+    """End the reservation TASK: its memory is free, and what still runs on it is ended. Of one that is over: nothing.
+
+    Exit code 75: the controller does not answer."""
+    try:
+        found = _client(controller).release(task, failed=failed, reason=reason)
+    except (ApiError, NoServerError) as error:
+        if not _away(error):
+            raise
+        echo(f"wooly: {error}", err=True)
+        return _STILL_WAITS
     echo(f"{found.id} {found.state}")
+    return 0
 
 
 def _client(controller: str) -> Client:
@@ -73,34 +87,28 @@ def _client(controller: str) -> Client:
     return Client(controller, api_key=found.api_key, ca=found.tls_ca, insecure=found.insecure)
 
 
-def _submitted(client: Client, body: dict[str, Any], until_s: float) -> Task:
-    """The reservation, new or known. While the controller does not answer it is asked again."""
-    while True:
-        try:
-            return client.submit(**{**body, "groups": tuple(body["groups"])}, queue=True, reservation=True)
-        except (ApiError, NoServerError) as error:
-            if not _away(error) or time.monotonic() > until_s:
-                raise CommandError(str(error)) from None
-        time.sleep(_POLL_S)
-
-
-def _placed(client: Client, task: Task, until_s: float) -> Task:
-    """The reservation when it has a place, is over, or the time is; until then it says on standard error why it waits."""
-    began_s = time.monotonic()
+def _placed(client: Client, body: dict[str, Any], until_s: float) -> Task | None:
+    """Submit the reservation, new or known, and wait until it has a place, is over, or the time is; None when the controller does not answer
+    then. Meanwhile say on standard error why it waits."""
+    began_s, task, away = time.monotonic(), None, ""
     with progress.WaitingLine() as line:
-        while task.node is None and task.state == "queued":
+        while True:
+            waited_s = time.monotonic() - began_s
             try:
-                line.show(_why(client, task.id), time.monotonic() - began_s)
-                if time.monotonic() > until_s:
-                    break
-                time.sleep(_POLL_S)
-                task = client.task(task.id)
+                task = client.submit(**body, queue=True, reservation=True) if task is None else client.task(task.id)
+                if task.node is not None or task.state != "queued":
+                    return task
+                line.show(_why(client, task.id), waited_s)
+                away = ""
             except (ApiError, NoServerError) as error:
-                if not _away(error) or time.monotonic() > until_s:
+                if not _away(error):
                     raise CommandError(str(error)) from None
-                line.show(None, time.monotonic() - began_s)
-                time.sleep(_POLL_S)
-    return task
+                if str(error) != away:
+                    echo(f"wooly: waiting for the controller: {error}", err=True)
+                away = str(error)
+            if time.monotonic() > until_s:
+                return None if away else task
+            time.sleep(min(_POLL_MAX_S, _POLL_S + waited_s / 20))
 
 
 def _why(client: Client, task: str) -> Waiting | None:
