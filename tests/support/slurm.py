@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
+import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +20,7 @@ from typing import Self
 from tests.support.node import until
 from tests.support.stack import ROOT, plain_environment
 
-__all__ = ["Slurm", "missing_program"]
+__all__ = ["Slurm", "free_ports", "missing_program", "python_of_jobs"]
 
 _CONF = """\
 ClusterName=lab
@@ -26,7 +29,7 @@ SlurmctldPort={controller_port}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/run/munge.sock
+AuthInfo=socket={folder}/run/munge.sock,cred_expire=5
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
@@ -48,7 +51,7 @@ SlurmctldPidFile={folder}/run/slurmctld.pid
 SlurmdPidFile={folder}/run/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
-DebugFlags=BurstBuffer
+SlurmctldDebug=info
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[0]} CPUs=4 RealMemory=1000 Gres=woolyai_vram:80000
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=4 RealMemory=1000 Gres=woolyai_vram:80000
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
@@ -69,7 +72,13 @@ class Slurm:
         self._own = tempfile.TemporaryDirectory(prefix="slurm-")
         self.folder = Path(self._own.name)
         self.etc = self.folder / "etc"
-        self.environment = plain_environment(SLURM_CONF=str(self.etc / "slurm.conf"), PYTHONPATH=str(ROOT), **environment)
+        self.version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout.strip()
+        self.environment = plain_environment(
+            HOME=str(self.folder / "out"),
+            SLURM_CONF=str(self.etc / "slurm.conf"),
+            PYTHONPATH=f"{ROOT}:{sysconfig.get_path('purelib')}",
+            **environment,
+        )
         self._controller: subprocess.Popen[bytes] | None = None
         self._daemons: list[subprocess.Popen[bytes]] = []
 
@@ -80,7 +89,7 @@ class Slurm:
         (self.folder / "out").chmod(0o777)
         (self.etc / "munge.key").write_bytes(os.urandom(1024))
         (self.etc / "munge.key").chmod(0o400)
-        controller_port, *ports = _free_ports(3)
+        controller_port, *ports = free_ports(3)
         conf = _CONF.format(host=socket.gethostname(), folder=self.folder, etc=self.etc, controller_port=controller_port, ports=ports)
         (self.etc / "slurm.conf").write_text(conf)
         (self.etc / "gres.conf").write_text(_GRES)
@@ -123,6 +132,18 @@ class Slurm:
             self._controller.wait(60)
             self._controller = None
 
+    def until_saved(self) -> None:
+        """slurmctld has written the state of its jobs, and has nothing to write now."""
+        file = self.folder / "state/job_state"
+        before = file.stat().st_mtime_ns if file.exists() else 0
+        self.sbatch("true")
+        until(lambda: file.exists() and file.stat().st_mtime_ns != before, "slurmctld has written its state")
+
+    def set(self, name: str, value: str) -> None:
+        """Replace a line of wooly.conf."""
+        path = self.etc / "wooly.conf"
+        path.write_text(re.sub(rf"(?m)^{name} = .*$", f"{name} = {value}", path.read_text()))
+
     def _start(self, *command: str) -> None:
         self._daemons.append(self._popen(*command))
 
@@ -157,6 +178,10 @@ class Slurm:
     def state(self, job: str) -> str:
         return self.show(job, "State")
 
+    def unfinished(self) -> list[str]:
+        """Jobs that wait, run or are being staged."""
+        return self.call("squeue", "--noheader", "--format=%i").stdout.split()
+
     def output(self, job: str) -> str:
         path = self.folder / "out" / f"{job}.txt"
         return path.read_text() if path.exists() else ""
@@ -168,7 +193,15 @@ class Slurm:
         return (self.folder / "slurmctld.log").read_text(errors="replace")
 
 
-def _free_ports(count: int) -> list[int]:
+def python_of_jobs() -> str:
+    """This Python, or that of the system, of the same version, where other users cannot reach this one."""
+    own = Path(sys.executable).resolve()
+    reached = all(folder.stat().st_mode & 0o001 for folder in own.parents)
+    return str(own) if reached else f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that no process listens on now."""
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

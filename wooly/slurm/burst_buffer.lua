@@ -10,6 +10,7 @@ local here = debug.getinfo(1, "S").source:match("^@(.*)/[^/]*$") or "."
 local VRAM_MIB_MAX = 67108864
 local FILE_BYTES_MAX = 1048576
 local WAIT_S = 2073600 -- 24 days: the most that StageInTimeout may be
+local AGAIN = ".again" -- ending of the file of a job that is to be staged again
 local AWAY, REFUSED = 75, 2 -- exit codes of `wooly reserve` and `wooly release`
 
 -- Pure functions ----------------------------------------------------------------------------------------------------------------------
@@ -178,12 +179,15 @@ local function settings()
     return wooly_config(content(here .. "/wooly.conf") or "")
 end
 
+local function slurm_command(...)
+    return words({ "env", "SLURM_TIME_FORMAT=%s", "SLURM_CONF=" .. here .. "/slurm.conf", ... })
+end
+
 -- Submit time (s), state, user, account and name of a job; nil when Slurm does not answer. For the child process: slurmctld itself would
 -- wait for its own locks.
 local function job_facts(job)
     local facts
-    local command = words({ "env", "SLURM_TIME_FORMAT=%s", "SLURM_CONF=" .. here .. "/slurm.conf", "squeue", "--noheader", "--states=all" })
-    run(command .. " " .. words({ "--jobs=" .. job, "--format=%V|%T|%u|%a|%j" }), function(line)
+    run(slurm_command("squeue", "--noheader", "--states=all", "--jobs=" .. job, "--format=%V|%T|%u|%a|%j"), function(line)
         local submitted_s, state, user, account, name = line:match("^(%d+)|(%u+)|([^|]*)|([^|]*)|(.*)$")
         if submitted_s and not facts then
             facts = { submitted_s = submitted_s, state = state, user = user, account = account, name = name }
@@ -193,17 +197,16 @@ local function job_facts(job)
 end
 
 -- What a job shows while it waits: AdminComment of `scontrol show job`, which only operators and Slurm itself write. Without its position
--- in the queue: slurmctld would be asked to store each change.
+-- in the queue, which changes too often for slurmctld, and without the names of other tasks, which its readers may not know.
 local said
 local function say(job, text)
-    text = text:gsub("number %d+ of %d+; ", "")
+    text = text:gsub("number %d+ of %d+; ", ""):gsub("; would let it in: .*", "")
     if text == said then
         return
     end
     said = text
     slurm.log_info("wooly: job %s: %s", job, text)
-    local command = words({ "env", "SLURM_CONF=" .. here .. "/slurm.conf", "scontrol", "update", "JobId=" .. job })
-    run(command .. " " .. wooly_quoted("AdminComment=" .. wooly_line(text, 500)), function() end)
+    run(slurm_command("scontrol", "update", "JobId=" .. job, "AdminComment=" .. wooly_line(text, 500)), function() end)
 end
 
 -- The state of a job between functions: a file beside the job scripts, where a backup slurmctld sees it too. First the line
@@ -226,8 +229,8 @@ local function task_of(path)
     return ((path and content(path)) or ""):match("WOOLY_TASK_ID=([A-Za-z0-9_-]+)")
 end
 
--- Wait until the reservation has a place and store what the job's tasks need; else nil and a sentence. Of a reservation that has its place
--- it asks whether that still stands.
+-- Wait until the reservation has a place and store what the job's tasks need; else nil, a sentence and the exit code. Of a reservation that
+-- has its place it asks whether that still stands.
 local function placed(job, script, wait_s)
     local flags, refusal = wooly_flags(content(script) or "")
     local path = state_path(job, script)
@@ -252,14 +255,14 @@ local function placed(job, script, wait_s)
         variables[2] = "WOOLY_TENANT=" .. tenant
     end
     local code, last = wooly(config, given, function(line)
-        if line:match("^[A-Z][A-Z0-9_]*=") then
+        if line:match("^WOOLY_[A-Z_]+=") or line:match("^CONTROLLER_URL=") then
             variables[#variables + 1] = line
         else
             say(job, line)
         end
     end)
     if code ~= 0 then
-        return nil, last
+        return nil, last, code
     end
     say(job, "wooly: reservation " .. task)
     if not store(path, table.concat(variables, "\n") .. "\n") then
@@ -297,12 +300,37 @@ function slurm_bb_setup(job_id, uid, gid, pool, bb_size, job_script)
     return slurm.SUCCESS
 end
 
+-- True when this process holds the pipe over which Slurm waits for the end of another job's function: that job could not go on until this one
+-- has its place. slurmscriptd forks in several threads, and a process inherits both ends of a pipe that another thread has just made.
+-- Of pipes that slurmscriptd itself keeps it has both ends too.
+local function holds_another_job()
+    local both = "both() { for f in /proc/$1/fd/*; do case ${f##*/} in [012]) ;; *) readlink \"$f\" ;; esac; done | grep '^pipe' | sort | uniq -d; }"
+    local inherited = both .. "; kept=$(both $(cut -d' ' -f4 /proc/$PPID/stat)); both $PPID | grep -qvxF \"$kept\""
+    return run(inherited, function() end) == 0
+end
+
+-- Newer versions of Slurm (24.05) ask again and again, by slurm_bb_test_data_in; of older ones this function waits.
 function slurm_bb_data_in(job_id, job_script)
+    if slurm.SLURM_BB_BUSY then
+        return slurm.SUCCESS
+    end
+    if holds_another_job() then
+        store(state_path(job_id, job_script) .. AGAIN, "")
+        return slurm.ERROR, "wooly: staged again"
+    end
     local done, refusal = placed(job_id, job_script, WAIT_S)
     if not done then
         return slurm.ERROR, refusal
     end
     return slurm.SUCCESS
+end
+
+function slurm_bb_test_data_in(job_id, job_script)
+    local done, refusal, code = placed(job_id, job_script, 10)
+    if not done and code == AWAY then
+        return slurm.SUCCESS, slurm.SLURM_BB_BUSY
+    end
+    return done and slurm.SUCCESS or slurm.ERROR, refusal
 end
 
 function slurm_bb_paths(job_id, job_script, path_file)
@@ -333,8 +361,12 @@ function slurm_bb_job_teardown(job_id, job_script, hurry)
         return slurm.SUCCESS
     end
     local config, facts = settings(), job_facts(job_id)
+    if os.remove(path .. AGAIN) and facts and facts.state == "PENDING" then
+        run("sleep 1; " .. slurm_command("scontrol", "release", job_id), function() end)
+        return slurm.SUCCESS
+    end
     local arguments = { "release", task, "--reason", "Slurm job " .. job_id .. (facts and " " .. facts.state or "") }
-    local until_s, code, last = os.time() + 240, AWAY, ""
+    local until_s, code, last = os.time() + 120, AWAY, ""
     while true do
         code, last = wooly(config, arguments)
         if code ~= AWAY or os.time() > until_s then
@@ -359,4 +391,4 @@ local function nothing()
 end
 
 slurm_bb_pools, slurm_bb_real_size, slurm_bb_post_run, slurm_bb_data_out = nothing, nothing, nothing, nothing
-slurm_bb_test_data_in, slurm_bb_test_data_out = nothing, nothing -- of newer versions
+slurm_bb_test_data_out = nothing -- of newer versions
