@@ -102,6 +102,9 @@ test-cluster: $(STAMP).dev ## two trainings on a bus of three servers, one or al
 	$(BIN)/python -m pytest -q -m soak tests/integration/test_cluster.py
 	$(BIN)/python -m tests.chaos.cluster --publish
 
+test-slurm: $(STAMP).dev ## real jobs of a real Slurm cluster hold reservations (as root; needs slurmctld, slurmd, slurm-client, munge, slurm-wlm-basic-plugins)
+	$(BIN)/python -m tests.slurm --publish
+
 strict-ulp: $(STAMP).dev ## how far strict functions are from the truth, all f32 values; about an hour (docs/strict-math.md)
 	$(BIN)/python -m tests.property.strict_ulp
 	$(BIN)/python -m tests.property.strict_ulp --type f64

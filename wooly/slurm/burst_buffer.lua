@@ -132,7 +132,7 @@ end
 
 -- Run a shell command; each line of its output goes to `on_line`; its exit code, which Lua 5.1 does not give for a pipe.
 local function run(command, on_line)
-    local pipe, code = io.popen("( " .. command .. " ) 2>&1; echo \"rc=$?\"", "r"), REFUSED
+    local pipe, code = io.popen("(\n" .. command .. "\n) 2>&1; echo \"rc=$?\"", "r"), REFUSED
     for line in pipe:lines() do
         local ended = line:match("^rc=(%d+)$")
         if ended then
@@ -303,10 +303,21 @@ end
 -- True when this process holds the pipe over which Slurm waits for the end of another job's function: that job could not go on until this one
 -- has its place. slurmscriptd forks in several threads, and a process inherits both ends of a pipe that another thread has just made.
 -- Of pipes that slurmscriptd itself keeps it has both ends too.
+local BOTH_ENDS = [[
+both() {
+    for f in /proc/$1/fd/*; do
+        pipe=$(readlink "$f")
+        case $pipe in pipe:*) while read -r name flags; do
+            [ "$name" != flags: ] || echo "$pipe ${flags#"${flags%?}"}"
+        done < "/proc/$1/fdinfo/${f##*/}" ;; esac
+    done 2>/dev/null | sort -u | cut -d' ' -f1 | uniq -d
+}
+kept=$(both "$(cut -d' ' -f4 "/proc/$PPID/stat")")
+both "$PPID" | grep -qvxF "$kept"
+]]
+
 local function holds_another_job()
-    local both = "both() { for f in /proc/$1/fd/*; do case ${f##*/} in [012]) ;; *) readlink \"$f\" ;; esac; done | grep '^pipe' | sort | uniq -d; }"
-    local inherited = both .. "; kept=$(both $(cut -d' ' -f4 /proc/$PPID/stat)); both $PPID | grep -qvxF \"$kept\""
-    return run(inherited, function() end) == 0
+    return run(BOTH_ENDS, function() end) == 0
 end
 
 -- Newer versions of Slurm (24.05) ask again and again, by slurm_bb_test_data_in; of older ones this function waits.
