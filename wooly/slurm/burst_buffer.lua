@@ -153,9 +153,10 @@ local function words(list)
     return table.concat(quoted, " ")
 end
 
--- Run `wooly` with the variables of wooly.conf; its exit code and the last line that it wrote. The shell reads the key: all users of the
--- machine see command lines, and only the same user sees an environment.
-local function wooly(config, arguments, on_line)
+-- Run `wooly` with the variables of wooly.conf; its exit code and the last line that it wrote. With `out` its standard output goes to that
+-- file, apart from messages, which may quote other users. The shell reads the key: all users of the machine see command lines, and only the
+-- same user sees an environment.
+local function wooly(config, arguments, on_line, out)
     local variables, last = { "HOME=/nonexistent", "LC_ALL=C.UTF-8" }, ""
     for name, value in pairs(config) do
         if type(value) == "string" and name:match("^[A-Z][A-Z0-9_]*$") then
@@ -163,6 +164,9 @@ local function wooly(config, arguments, on_line)
         end
     end
     local command = "export " .. words(variables) .. " && exec " .. words({ config.wooly or "wooly", unpack(arguments) })
+    if out then
+        command = command .. " > " .. wooly_quoted(out)
+    end
     if config.key_file then
         command = "WOOLY_API_KEY=$(cat " .. wooly_quoted(config.key_file) .. ") && export WOOLY_API_KEY && " .. command
     end
@@ -250,19 +254,19 @@ local function placed(job, script, wait_s)
     for _, flag in ipairs(flags) do
         given[#given + 1] = flag
     end
+    local out = path .. ".out"
+    local code, last = wooly(config, given, function(line) say(job, line) end, out)
+    local printed = content(out) or ""
+    os.remove(out)
+    if code ~= 0 then
+        return nil, last, code
+    end
     local variables = { "submitted=" .. facts.submitted_s }
     if tenant then
         variables[2] = "WOOLY_TENANT=" .. tenant
     end
-    local code, last = wooly(config, given, function(line)
-        if line:match("^WOOLY_[A-Z_]+=") or line:match("^CONTROLLER_URL=") then
-            variables[#variables + 1] = line
-        else
-            say(job, line)
-        end
-    end)
-    if code ~= 0 then
-        return nil, last, code
+    for line in printed:gmatch("[^\n]+") do
+        variables[#variables + 1] = line
     end
     say(job, "wooly: reservation " .. task)
     if not store(path, table.concat(variables, "\n") .. "\n") then
@@ -390,6 +394,7 @@ function slurm_bb_job_teardown(job_id, job_script, hurry)
         slurm.log_info("wooly: reservation %s of job %s is not released (%s); its term ends it", task, job_id, last)
     end
     os.remove(path)
+    say(job_id, "wooly: released " .. task) -- and Slurm considers a job anew that it has queued again after slurm_bb_pre_run
     return slurm.SUCCESS
 end
 

@@ -41,3 +41,12 @@ def test_what_is_wrong_is_said_in_a_line(tmp_path: Path, arguments: tuple[str, .
     (tmp_path / "good.py").write_text("pass")
     done = command_in(tmp_path)("submit", "--controller", "http://127.0.0.1:9", *arguments)
     assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_a_controller_that_does_not_answer_is_a_reason_to_try_again(wooly: Wooly) -> None:
+    away = {"CONTROLLER_URL": "http://127.0.0.1:1"}
+    done = wooly("reserve", "--id", "job", "--required-vram", "64", **away)
+    assert (done.returncode, done.stdout) == (75, "")
+    assert done.stderr.startswith("wooly: waiting for the controller: the controller at http://127.0.0.1:1 does not answer")
+    done = wooly("release", "job", **away)
+    assert (done.returncode, done.stdout) == (75, "") and "the controller at http://127.0.0.1:1 does not answer" in done.stderr

@@ -174,7 +174,7 @@ class Site:
         (folder / "key").write_text("wk_secret\n")
         self.configure("tenant.user.alice = acme")
         self.job("PENDING", "alice", "", HOSTILE)
-        self.answer("echo WOOLY_TASK_ID=$3; echo CONTROLLER_URL=http://c:1; echo LD_PRELOAD=/evil.so")
+        self.answer("echo WOOLY_TASK_ID=$3; echo CONTROLLER_URL=http://c:1; echo 'wooly: new\nLD_PRELOAD=/evil.so' >&2")
         self.stand_in("scontrol", "")
 
     def stand_in(self, name: str, body: str) -> None:
