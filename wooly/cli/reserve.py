@@ -88,8 +88,8 @@ def _client(controller: str) -> Client:
 
 
 def _placed(client: Client, body: dict[str, Any], until_s: float) -> Task | None:
-    """Submit the reservation, new or known, and wait until it has a place, is over, or the time is; None when the controller does not answer
-    then. Meanwhile say on standard error why it waits."""
+    """Submit the reservation, new or known, and wait until it has a place, is over, or the time is; None when the controller does not
+    answer then. Meanwhile say on standard error why it waits."""
     began_s, task, away = time.monotonic(), None, ""
     with progress.WaitingLine() as line:
         while True:

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Wooly for Slurm: Epilog (installed by `wooly slurm install`; optional, needs the key on each node). Releases the reservation of a job when its
-# node ends it, some moments before slurmctld does. Its id comes from AdminComment, which users cannot write.
+# Wooly for Slurm: Epilog (installed by `wooly slurm install`; optional, needs the key on each node). Releases the reservation of a job
+# when its node ends it, some moments before slurmctld does. Its id comes from AdminComment, which users cannot write.
 # Ends with 0 always: another code drains the node.
 folder=$(dirname "$0")
+[ -n "${SLURM_CONF:-}" ] || [ ! -e "$folder/slurm.conf" ] || export SLURM_CONF="$folder/slurm.conf"
 value() {
     sed -n "s/^[[:space:]]*$1[[:space:]]*=[[:space:]]*\(.*[^[:space:]]\)[[:space:]]*\$/\1/p" "$folder/wooly.conf" 2>/dev/null | head -n 1
 }

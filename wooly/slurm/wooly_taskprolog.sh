@@ -4,8 +4,10 @@
 # GRES woolyai_vram, if the job has it. Ends with 0 always: a failure would end the task.
 set -u
 [ -z "${WOOLY_TASK_ID:-}" ] && [ "${USE_WOOLY:-}" = 1 ] || exit 0
+folder=$(dirname "$0")
+[ -n "${SLURM_CONF:-}" ] || [ ! -e "$folder/slurm.conf" ] || export SLURM_CONF="$folder/slurm.conf"
 # Lines `NAME = value` with names of capitals are variables of the client. No secret is in this file.
-sed -n 's/^[[:space:]]*\([A-Z][A-Z0-9_]*\)[[:space:]]*=[[:space:]]*\(.*[^[:space:]]\)[[:space:]]*$/export \1=\2/p' "$(dirname "$0")/wooly.conf" 2>/dev/null
+sed -n 's/^[[:space:]]*\([A-Z][A-Z0-9_]*\)[[:space:]]*=[[:space:]]*\(.*[^[:space:]]\)[[:space:]]*$/export \1=\2/p' "$folder/wooly.conf" 2>/dev/null
 echo "export WOOLY_QUEUE=${WOOLY_QUEUE:-1}"
 if [ -z "${REQUIRED_VRAM:-}" ]; then
     squeue --noheader --jobs="${SLURM_JOB_ID:-0}" --format=%b 2>/dev/null |

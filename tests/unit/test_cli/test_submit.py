@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus_schemas.texts import printable
-from tests.support.command import command_in
+from tests.support.command import Wooly, command_in
 
 
 @given(st.text())
