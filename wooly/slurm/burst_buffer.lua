@@ -187,14 +187,14 @@ local function slurm_command(...)
     return words({ "env", "SLURM_TIME_FORMAT=%s", "SLURM_CONF=" .. here .. "/slurm.conf", ... })
 end
 
--- Submit time (s), state, user, account and name of a job; nil when Slurm does not answer. For the child process: slurmctld itself would
+-- Submit time (s), state, priority (0: held), user, account and name of a job; nil when Slurm does not answer. For the child process: slurmctld itself would
 -- wait for its own locks.
 local function job_facts(job)
     local facts
-    run(slurm_command("squeue", "--noheader", "--states=all", "--jobs=" .. job, "--format=%V|%T|%u|%a|%j"), function(line)
-        local submitted_s, state, user, account, name = line:match("^(%d+)|(%u+)|([^|]*)|([^|]*)|(.*)$")
+    run(slurm_command("squeue", "--noheader", "--states=all", "--jobs=" .. job, "--format=%V|%T|%Q|%u|%a|%j"), function(line)
+        local submitted_s, state, priority, user, account, name = line:match("^(%d+)|([%u_]+)|(%d+)|([^|]*)|([^|]*)|(.*)$")
         if submitted_s and not facts then
-            facts = { submitted_s = submitted_s, state = state, user = user, account = account, name = name }
+            facts = { submitted_s = submitted_s, state = state, priority = priority, user = user, account = account, name = name }
         end
     end)
     return facts
@@ -231,6 +231,10 @@ end
 
 local function task_of(path)
     return ((path and content(path)) or ""):match("WOOLY_TASK_ID=([A-Za-z0-9_-]+)")
+end
+
+local function submitted_of(path)
+    return (content(path) or ""):match("^submitted=(%d+)\n")
 end
 
 -- Wait until the reservation has a place and store what the job's tasks need; else nil, a sentence and the exit code. Of a reservation that
@@ -292,8 +296,7 @@ function slurm_bb_setup(job_id, uid, gid, pool, bb_size, job_script)
     if not (path and facts) then
         return slurm.ERROR, "wooly: Slurm shows no job " .. job_id .. "; submit it again"
     end
-    local begun = (content(path) or ""):match("^submitted=(%d+)\n") == facts.submitted_s
-    if not begun then
+    if submitted_of(path) ~= facts.submitted_s then
         local config = settings()
         local task = wooly_task_id(config.cluster or "slurm", job_id, facts.submitted_s, string.format("%d", os.time()))
         os.execute("mkdir -p -m 700 " .. wooly_quoted(folder))
@@ -379,6 +382,9 @@ function slurm_bb_job_teardown(job_id, job_script, hurry)
     if os.remove(path .. AGAIN) and facts and facts.state == "PENDING" then
         run("sleep 1; " .. slurm_command("scontrol", "release", job_id), function() end)
         return slurm.SUCCESS
+    end
+    if facts and facts.state == "PENDING" and facts.priority ~= "0" and submitted_of(path) == facts.submitted_s then
+        return slurm.SUCCESS -- slurmctld was restarted, and stages the job again a minute later, with the same reservation
     end
     local arguments = { "release", task, "--reason", "Slurm job " .. job_id .. (facts and " " .. facts.state or "") }
     local until_s, code, last = os.time() + 120, AWAY, ""

@@ -193,8 +193,8 @@ class Site:
         )
         (self.folder / "wooly.conf").write_text("\n".join(text))
 
-    def job(self, state: str, user: str, account: str, name: str, submitted_s: int = 1795000000) -> None:
-        (self.folder / "job").write_text(f"{submitted_s}|{state}|{user}|{account}|{name}\n")
+    def job(self, state: str, user: str, account: str, name: str, submitted_s: int = 1795000000, priority: int = 0) -> None:
+        (self.folder / "job").write_text(f"{submitted_s}|{state}|{priority}|{user}|{account}|{name}\n")
         self.stand_in("squeue", f"cat {self.folder}/job")
 
     def answer(self, body: str) -> None:
@@ -277,7 +277,11 @@ def test_a_restarted_slurmctld_keeps_the_reservation_and_a_reused_id_has_another
         return site.given("wooly")[2]
 
     first = task()
+    site.job("PENDING", "alice", "", "n", priority=7)
+    assert site.call("slurm_bb_job_teardown", str(site.script), "true") == 0 and site.given("wooly") == []
     assert task() == first
+    site.job("PENDING", "alice", "", "n", submitted_s=1795000003, priority=7)  # queued again
+    assert site.call("slurm_bb_job_teardown", str(site.script), "true") == 0 and site.given("wooly")[:2] == ["release", first]
     site.job("PENDING", "alice", "", "other", submitted_s=1795000007)
     assert task().startswith("lab-42-1795000007-")
 
