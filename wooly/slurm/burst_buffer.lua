@@ -11,6 +11,7 @@ local VRAM_MIB_MAX = 67108864
 local FILE_BYTES_MAX = 1048576
 local WAIT_S = 2073600 -- 24 days: the most that StageInTimeout may be
 local AGAIN = ".again" -- ending of the file of a job that is to be staged again
+local OUT = ".out" -- ending of the file with the output of a command
 local AWAY, REFUSED = 75, 2 -- exit codes of `wooly reserve` and `wooly release`
 
 -- Pure functions ----------------------------------------------------------------------------------------------------------------------
@@ -258,7 +259,7 @@ local function placed(job, script, wait_s)
     for _, flag in ipairs(flags) do
         given[#given + 1] = flag
     end
-    local out = path .. ".out"
+    local out = path .. OUT
     local code, last = wooly(config, given, function(line) say(job, line) end, out)
     local printed = content(out) or ""
     os.remove(out)
@@ -307,8 +308,8 @@ function slurm_bb_setup(job_id, uid, gid, pool, bb_size, job_script)
     return slurm.SUCCESS
 end
 
--- True when this process holds the pipe over which Slurm waits for the end of another job's function: that job could not go on until this one
--- has its place. slurmscriptd forks in several threads, and a process inherits both ends of a pipe that another thread has just made.
+-- True when this process holds the pipe over which Slurm waits for the end of another job's function: that job could not continue until
+-- this one has its place. slurmscriptd forks in several threads, and a process inherits both ends of a pipe that another thread has just made.
 -- Of pipes that slurmscriptd itself keeps it has both ends too.
 local BOTH_ENDS = [[
 both() {
@@ -400,6 +401,7 @@ function slurm_bb_job_teardown(job_id, job_script, hurry)
         slurm.log_info("wooly: reservation %s of job %s is not released (%s); its term ends it", task, job_id, last)
     end
     os.remove(path)
+    os.remove(path .. OUT) -- of a command that was killed
     say(job_id, "wooly: released " .. task) -- and Slurm considers a job anew that it has queued again after slurm_bb_pre_run
     return slurm.SUCCESS
 end
