@@ -246,7 +246,7 @@ def other_ways(cluster: Cluster) -> str:
     bad = cluster.slurm.call("sbatch", "--gres=woolyai_vram:0", stdin="#!/bin/sh\ntrue\n")
     assert "the count of woolyai_vram is MiB on each GPU" in bad.stderr, bad
     plain = cluster.slurm.sbatch(
-        "srun printenv CONTROLLER_URL WOOLY_QUEUE; printenv WOOLY_TASK_ID", options=("--export=ALL,USE_WOOLY=1,CONTROLLER_URL=")
+        "export USE_WOOLY=1", "unset CONTROLLER_URL WOOLY_QUEUE", "srun printenv CONTROLLER_URL WOOLY_QUEUE", "printenv WOOLY_TASK_ID"
     )
     until(lambda: cluster.slurm.state(plain) in ("COMPLETED", "FAILED"), "the opt-in has run")
     assert cluster.slurm.output(plain).split() == [cluster.house.url, "1"], cluster.slurm.output(plain)
