@@ -207,6 +207,7 @@ def slurmctld_killed(cluster: Cluster) -> str:
 
 def reused_id(cluster: Cluster) -> str:
     """slurmctld forgets a job when it is killed (-9) and gives its id to another: two reservations, and that of the first ends"""
+    cluster.slurm.set("term_s", "20")
     for attempt in range(1, 11):  # noqa: B007  # shown below
         cluster.slurm.until_saved()
         job = cluster.slurm.sbatch("#WOOLY vram=100", "exec sleep 600")
@@ -290,7 +291,7 @@ def main() -> int:
     (port,) = free_ports(1)
     with House(nodes=[NodeSpec("atlas", _VRAM_MB)], WOOLY_HTTP=f"127.0.0.1:{port}") as house:
         with Slurm(CONTROLLER_URL=house.url, WOOLY_NATS_URL=house.nats.url) as slurm:
-            slurm.set("term_s", "60")
+            slurm.set("term_s", "600")  # longer than the minute for which Slurm delays jobs after a restart
             cluster = Cluster(house, slurm)
             try:
                 for step in (*(step for step in _STEPS if asked.only in step.__name__), leftovers):
