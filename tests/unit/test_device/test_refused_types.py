@@ -114,3 +114,42 @@ def test_empty_tensors_are_refused_where_torch_refuses_them(shape: tuple[int, ..
             if want != got and (name, dtype) not in _ELSEWHERE_ON_CUDA:
                 found.append(f"{name} of {dtype}: {got}, expected {want}")
     assert found == []
+
+
+_PRODUCTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "mm": lambda x: x[0] @ x[0].mT,
+    "bmm": lambda x: x @ x.mT,
+    "mv": lambda x: x[0] @ x[0, 0] if x.numel() else x[0, 0],
+    "baddbmm": lambda x: torch.baddbmm(x @ x.mT, x, x.mT),
+    "addmm": lambda x: torch.addmm(x[0] @ x[0].mT, x[0], x[0].mT),
+}
+
+
+@pytest.mark.parametrize("shape", [(3, 0, 0), (3, 2, 0), (2, 0, 3)], ids=str)
+def test_products_of_empty_matrices_take_every_type(shape: tuple[int, ...]) -> None:
+    for dtype in (torch.bool, torch.int32, torch.uint8, torch.float32, torch.complex64):
+        for name, call in _PRODUCTS.items():
+            want, got = (_outcome(call, torch.ones(shape, dtype=dtype, device=device)) for device in ("cpu", "cuda"))
+            refused = isinstance(want, str) and isinstance(got, str)  # of one class or a subclass of it
+            assert want == got or refused, (name, dtype)
+
+
+_BINARY = (
+    "add sub mul rsub div floor_divide remainder fmod pow maximum minimum atan2 hypot copysign xlogy gcd lcm eq ne lt le gt ge logical_and "
+    "logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift heaviside outer kron"
+).split()
+
+
+@pytest.mark.parametrize("shape", [(3,), ()], ids=str)
+def test_wide_unsigned_types_join_only_what_torch_joins(shape: tuple[int, ...]) -> None:
+    """torch has no common type of uint16, uint32 or uint64 and another integer type, nor of one and bool."""
+    found = []
+    for left, right in itertools.product((torch.bool, torch.int32, torch.uint8, torch.uint16), (torch.uint32, torch.uint64)):
+        for name in _BINARY:
+            outcomes = []
+            for device in ("cpu", "cuda"):
+                x, y = torch.ones(shape, dtype=left, device=device), torch.ones(shape, dtype=right, device=device)
+                outcomes.append(_outcome(lambda a, b=y, name=name: getattr(torch, name)(a, b), x))
+            if outcomes[0] != outcomes[1]:
+                found.append(f"{name} of {left} and {right}: {outcomes[1]}, expected {outcomes[0]}")
+    assert found == []

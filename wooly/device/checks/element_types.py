@@ -117,7 +117,7 @@ _PROMOTING: Final = frozenset(
 _FITTING: Final = _PROMOTING | frozenset("addbmm addmm addmv aminmax baddbmm bmm dot lerp linalg_cross max min mm mv vdot".split())
 """Operations whose operands must fit each other."""
 
-_JOINING: Final = _PROMOTING | frozenset("cat eq gcd isin lcm logical_and logical_or logical_xor ne where".split())
+_JOINING: Final = _PROMOTING | frozenset("cat eq gcd isin lcm logical_and logical_or logical_xor mul ne where".split())
 """Operations whose tensors must have a common type, which torch's meta kernels do not all look for."""
 
 _REFUSALS: Final[dict[str, tuple[frozenset[torch.dtype], str]]] = {
@@ -167,7 +167,7 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
         return  # before torch looks at the types
     if any(t.dtype in _WIDE_UNSIGNED for t in tensors) and info.base.rstrip("_") in _JOINING:
         _computed_dtype(info, values, tensors[1:] if info.base == "where" else tensors)
-    looked_at = [t for i, t in tensors_of(values) if info.args[i].name == "self"] if info.base in _SORTED_INTO else tensors
+    looked_at = [t for i, t in tensors_of(values) if info.args[i].name == "self"] if info.base in _BY_SELF else tensors
     names = _names(info)
     refused = next((_REFUSED_DTYPES[name] for name in names if name in _REFUSED_DTYPES), None)
     if (
@@ -192,12 +192,14 @@ def dtypes(info: OpInfo, values: Sequence[Any]) -> None:
 
 _EMPTY_PASSES: Final = frozenset(
     """
-    _adaptive_avg_pool2d _cdist_forward _log_softmax _softmax _trilinear addmm addmv amax amin bernoulli bucketize median mm mv nanmedian
+    _adaptive_avg_pool2d _cdist_forward _log_softmax _softmax _trilinear addmm addmv amax amin baddbmm bernoulli bmm bucketize median mm mv
+    nanmedian
     searchsorted
     """.split()
 )
 
-_SORTED_INTO: Final = frozenset({"bucketize", "searchsorted"})
+_BY_SELF: Final = frozenset({"addmm", "baddbmm", "bucketize", "searchsorted"})
+"""Operations that return early by ``self`` alone, not by any of their tensors."""
 
 _NONE: Final[frozenset[torch.dtype]] = frozenset()
 
