@@ -191,11 +191,11 @@ def slurmctld_killed(cluster: Cluster) -> str:
     """slurmctld is killed (-9) while a job waits: the job keeps its reservation"""
     blocker = cluster.exclusive()
     job = cluster.slurm.sbatch("#WOOLY vram=300", 'echo "$WOOLY_TASK_ID"')
+    first, staged_s = cluster.reservation(job), time.time()
     cluster.until_says(job, "held exclusively")
-    first = cluster.reservation(job)
     cluster.slurm.until_saved()
-    staging, now_s = cluster.slurm.folder / "state/burst_buffer_lua_state", time.time()
-    until(lambda: staging.exists() and staging.stat().st_mtime > now_s, "Slurm has saved which jobs it stages", 150)
+    staging = cluster.slurm.folder / "state/burst_buffer_lua_state"
+    until(lambda: staging.exists() and staging.stat().st_mtime > staged_s, "Slurm has saved which jobs it stages", 150)
     cluster.slurm.stop_controller(signal.SIGKILL)
     cluster.slurm.start_controller()
     until(lambda: cluster.slurm.state(job) == "PENDING", "slurmctld is back")

@@ -45,6 +45,8 @@ _UNIT: Final = 16 << 20
 _WHOLE: Final = 1_000
 _S: Final = 10**9
 _LIVES: Final = 4
+_COPIES: Final = 60
+"""Copies of the trace at least: with few of them arrivals come in bursts that no cluster could take."""
 
 Floats = NDArray[np.float64]
 Policy = Callable[[Columns, Ints, int, int], Floats]
@@ -272,13 +274,16 @@ class Day:
 
 
 def calendar(pods: list[Pod], units: int, tasks: int, load: float, seed: int) -> Day:
-    """``tasks`` arrivals of copies of the trace with random shifts, in a window in which they ask for ``load`` times the memory that there
-    is. Lives are cut at a quarter of the window, so that its second half is stationary."""
+    """``tasks`` arrivals, drawn from copies of the trace with random shifts, in a window in which they ask for ``load`` times the memory
+    that there is. Lives are cut at a quarter of the window, so that its second half is stationary."""
     draw = random.Random(seed)
     span_s = max(pod.at_s for pod in pods) + 1
-    copies = -(-tasks // len(pods))
-    shifted = sorted(((pod.at_s + shift) % span_s, number, pod) for shift in (draw.randrange(span_s) for _ in range(copies))
-                     for number, pod in enumerate(pods))[:tasks]  # fmt: skip
+    copies = max(_COPIES, -(-tasks // len(pods)))
+    shifted = sorted(
+        ((pod.at_s + shift) % span_s, number, pod)
+        for shift in (draw.randrange(span_s) for _ in range(copies))
+        for number, pod in enumerate(draw.sample(pods, -(-tasks // copies)))
+    )[:tasks]
     at = np.array([when for when, _, _ in shifted], np.float64) / shifted[-1][0]
     life = np.array([pod.life_s for _, _, pod in shifted], np.float64)
     size = np.array([pod.devices * pod.units for _, _, pod in shifted], np.float64)
