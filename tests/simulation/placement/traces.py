@@ -280,13 +280,16 @@ def calendar(pods: list[Pod], units: int, tasks: int, load: float, seed: int) ->
     span_s = max(pod.at_s for pod in pods) + 1
     copies = max(_COPIES, -(-tasks // len(pods)))
     shifted = sorted(
-        ((pod.at_s + shift) % span_s, number, pod)
-        for shift in (draw.randrange(span_s) for _ in range(copies))
-        for number, pod in enumerate(draw.sample(pods, -(-tasks // copies)))
+        (
+            ((pod.at_s + shift) % span_s, pod)
+            for shift in (draw.randrange(span_s) for _ in range(copies))
+            for pod in draw.sample(pods, -(-tasks // copies))
+        ),
+        key=lambda arrival: arrival[0],
     )[:tasks]
-    at = np.array([when for when, _, _ in shifted], np.float64) / shifted[-1][0]
-    life = np.array([pod.life_s for _, _, pod in shifted], np.float64)
-    size = np.array([pod.devices * pod.units for _, _, pod in shifted], np.float64)
+    at = np.array([when for when, _ in shifted], np.float64) / shifted[-1][0]
+    life = np.array([pod.life_s for _, pod in shifted], np.float64)
+    size = np.array([pod.devices * pod.units for _, pod in shifted], np.float64)
     low, high = 1.0, float(span_s)
     for _ in range(60):
         window = (low + high) / 2
@@ -294,7 +297,7 @@ def calendar(pods: list[Pod], units: int, tasks: int, load: float, seed: int) ->
         low, high = (low, window) if asked < load else (window, high)
     lives = np.minimum(life, window / _LIVES)
     return Day(
-        [(float(when) * window, replace(pod, life_s=float(life_s))) for when, life_s, (_, _, pod) in zip(at, lives, shifted, strict=True)],
+        [(float(when) * window, replace(pod, life_s=float(life_s))) for when, life_s, (_, pod) in zip(at, lives, shifted, strict=True)],
         window,
     )
 
