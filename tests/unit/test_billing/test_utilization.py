@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from billing.errors import BillingRequestError
 from billing.projection import MINUTE_NS, BillingView
+from billing.report import BUCKETS_MAX
 from billing.utilization_report import GROUPINGS, report_csv, utilization_report, utilization_series
 from bus_schemas.events import (
     BudgetSet,
@@ -185,6 +186,23 @@ def test_waits_begin_and_end_with_what_happens_to_tasks_and_nodes() -> None:
     assert times(log.lines()["n/0"]) == {"fragmented": 200 + 900 + 1000, "idle": 800 + 100 + 1000 + 1000 + 1000}
     series = utilization_series(log.view, 0, 60 * S, "minute")
     assert series.devices[0].times_ns[STATES.index("fragmented")] == (2100 * MS,)
+
+
+def test_waits_that_overlap_count_once_and_those_apart_each() -> None:
+    log = Log(
+        submitted("a", 100 * MS), submitted("b", 200 * MS), placed("a", 300 * MS), placed("b", 400 * MS),
+        submitted("c", 600 * MS), placed("c", 700 * MS), submitted("d", 900 * MS), placed("d", 950 * MS),
+    )  # fmt: skip
+    log.second()
+    assert times(log.lines()["n/0"]) == {"fragmented": 300 + 100 + 50, "idle": 550}
+
+
+def test_a_series_has_as_many_buckets_as_are_allowed() -> None:
+    log = Log()
+    log.second()
+    assert len(utilization_series(log.view, 0, BUCKETS_MAX * MINUTE_NS, "minute").times_ns) == BUCKETS_MAX
+    with pytest.raises(BillingRequestError, match="too many"):
+        utilization_series(log.view, 0, (BUCKETS_MAX + 1) * MINUTE_NS, "minute")
 
 
 def test_a_task_that_holds_a_device_keeps_its_part_of_a_wait() -> None:
