@@ -19,10 +19,10 @@ from wooly.device.face import backend_module, patch
 from wooly.device.face.devices import chosen, index_of, is_rank
 from wooly.device.recorder import RECORDER
 from wooly.link import Link
-from wooly.profiling import ProfiledLink, path_of
 from wooly.rest import Credentials
 
 if TYPE_CHECKING:
+    from wooly.profiling import ProfiledLink
     from wooly.session import Session
 
 __all__ = ["activate"]
@@ -82,7 +82,7 @@ def _open(config: Config) -> Link:
         RECORDER.close()
         session.close()
         if profiled is not None:
-            for line in profiled.finish(path_of(config.profile, os.environ), COUNTERS.fallbacks):
+            for line in profiled.finish(COUNTERS.fallbacks):
                 progress.say(f"wooly: profile: {line}")
         progress.closed(session.totals, opened_at_s, config.billing_url or config.controller_url, session.info.task, Credentials.of(config))
 
@@ -101,6 +101,8 @@ def _profiled(config: Config, session: Session) -> ProfiledLink | None:
     """The session with a profile of it, where the configuration asks for one."""
     if not config.profile:
         return None
-    profiled = ProfiledLink(session)
+    from wooly.profiling import ProfiledLink, path_of
+
+    profiled = ProfiledLink(session, path_of(config.profile, os.environ))
     session.on_done = profiled.done
     return profiled

@@ -107,8 +107,10 @@ class Profile:
 class ProfiledLink(LinkWrapper):
     """A link that keeps a profile of what passes through it."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, path: str) -> None:
+        """``path``: of the timeline."""
         super().__init__(link)
+        self._path = path
         node = link.info.node
         index = link.info.gpus[0] if link.info.gpus else 0
         cores = next((device.cores for device in node.devices if device.index == index), 1) if node is not None else 1
@@ -170,8 +172,10 @@ class ProfiledLink(LinkWrapper):
             elif len(profile.batches) < _BATCHES_MAX:
                 profile.open[seq] = _Batch(seq, begin_ns=now_ns, sent_ns=now_ns, done_ns=now_ns, core_ns=core_ns)
 
-    def finish(self, path: str, fallbacks: Mapping[str, int]) -> list[str]:
-        """Write the timeline; what to say of the profile. A file that cannot be written is said, and nothing else fails."""
+    def finish(self, fallbacks: Mapping[str, int]) -> list[str]:
+        """Write the timeline; returns the lines to show. A file that cannot be written gives a line instead of an error. ``fallbacks``:
+        operations that this machine computed, with counts."""
+        path = self._path
         profile = self.profile
         profile.end_ns, profile.fallbacks = time.perf_counter_ns(), fallbacks
         try:

@@ -200,7 +200,7 @@ def _refuse_alone(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Refusal
     known = known_task(view, task)
     if known is None or known.hosts:
         return None
-    live = len(view.gangs[task.tenant, task.gang])
+    live = len(view.gangs.get((task.tenant, task.gang), ()))
     if live < task.gang_size:
         detail = f"{live} of the {task.gang_size} tasks of gang {task.gang} are submitted"
         return ("", why.NODE_WIDE, why.GANG_INCOMPLETE, detail)

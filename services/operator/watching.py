@@ -68,7 +68,7 @@ class Watched:
         self.synced.set()
         self._changed()
         watch = self._kube.watch(self._kind, server_timeout=round(_AGAIN_S), resource_version=listing.resourceVersion, **self._options)
-        async with asyncio.timeout(_AGAIN_S * random.uniform(0.8, 1.0)), contextlib.aclosing(watch) as events:  # type: ignore[type-var]
+        async with asyncio.timeout(_AGAIN_S * random.uniform(0.8, 1.0)), contextlib.aclosing(watch) as events:  # type: ignore[type-var]  # typed as an iterator, and closable
             async for what, one in events:
                 new = _plain(one)
                 if what == "DELETED":

@@ -238,7 +238,7 @@ class Meter:
         return events
 
     def _charge(self, uses: dict[str, _Use], to_ns: int) -> tuple[int, int]:
-        """Core time and wall time of launches before ``to_ns``; a launch that goes on is cut there."""
+        """Core time and wall time of launches before ``to_ns``; one that still runs is cut there."""
         charged = launch_ns = 0
         rest: list[_Launch] = []
         for launch in self._launches:

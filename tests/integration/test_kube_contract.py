@@ -754,7 +754,7 @@ def test_token_of_a_service_account_is_known_by_its_audience(client: Client, spa
     found = review(token, "wooly")
     assert found.authenticated and found.user.username == f"system:serviceaccount:{space}:trainer"
     assert f"system:serviceaccounts:{space}" in found.user.groups and found.audiences == ["wooly"]
-    assert not review(token, "somebody-else").authenticated
+    assert not review(token, "another-audience").authenticated
     assert not review("nonsense", "wooly").authenticated
 
 

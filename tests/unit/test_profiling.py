@@ -1,4 +1,4 @@
-"""Profiles of scripts: the timeline, the sums, and what is said of them."""
+"""Profiles of scripts: the timeline, the sums, and the advice."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class _Node(LinkWrapper):
 
 def test_every_batch_has_its_way_whether_its_answer_comes_early_or_late(tmp_path: Path) -> None:
     node = _Node()
-    link = node.outer = ProfiledLink(node)
+    link = node.outer = ProfiledLink(node, str(tmp_path / "t.json"))
     for number in range(1, 5):
         flush = Flush(n_ops=3, uploads=[(number, memoryview(b"abc"))], origin=Origin(f"a.py:{number - 1}", f"a.py:{number}"))
         assert link.wait(link.submit(flush)) == [b"x"]
-    lines = link.finish(str(tmp_path / "t.json"), {})
+    lines = link.finish({})
     found = link.profile
     assert (found.n_batches, found.n_ops, found.upload_bytes, found.core_ns, found.cores, found.open) == (4, 12, 12, 16_000, 4, {})
     assert [times for _, times in found.waits.values()] == [1] * 4 and "a.py:1 to a.py:2" in found.waits
@@ -66,9 +66,9 @@ def test_every_batch_has_its_way_whether_its_answer_comes_early_or_late(tmp_path
 
 def test_a_timeline_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     node = _Node()
-    node.outer = ProfiledLink(node)
     path = str(tmp_path / "no" / "t.json")
-    assert node.outer.finish(path, {})[-1] == f"the timeline cannot be written to {path} (No such file or directory)"
+    node.outer = ProfiledLink(node, path)
+    assert node.outer.finish({})[-1] == f"the timeline cannot be written to {path} (No such file or directory)"
 
 
 @pytest.mark.parametrize(

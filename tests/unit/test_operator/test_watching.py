@@ -54,7 +54,7 @@ def test_bad_answers_are_survived(url: str) -> None:
             watched = Watched(client, ConfigMap, lambda: enough.set() if len([*watched]) > 4 else None)
             following = asyncio.create_task(watched.follow())
             done, _ = await asyncio.wait({following, asyncio.create_task(enough.wait())}, return_when=asyncio.FIRST_COMPLETED, timeout=60)
-            assert following not in done and done, "it goes on"
+            assert following not in done and done, "the watch continues"
             following.cancel()
 
     asyncio.run(play())
