@@ -5,22 +5,25 @@ Amounts are integers of micro-credits (1 credit = 1,000,000): nothing is rounded
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from litestar import Request, Response
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, Schema
 from litestar.openapi.spec.enums import OpenAPIType
 from litestar.params import Parameter
 from msgspec import UNSET, Meta, UnsetType
 
 from billing.errors import BillingRequestError
+from billing.periods import DAY_NS
 from services.kit.errors import Invalid
 
 __all__ = [
-    "BudgetBody", "From", "GrantBody", "Json", "MembershipBody", "PriceBody", "TaskName", "TenantName", "TierBody", "To", "also_as",
-    "not_past_ns", "parse_time_ns",
+    "BudgetBody", "From", "GrantBody", "Json", "MembershipBody", "PriceBody", "Step", "TaskName", "TenantName", "TierBody", "To", "also_as",
+    "csv_or_json", "not_past_ns", "parse_time_ns", "series_period_ns",
 ]  # fmt: skip
 
 Json = dict[str, Any]
@@ -28,6 +31,7 @@ TenantName = Annotated[str | None, Parameter(min_length=1, max_length=200, descr
 TaskName = Annotated[str | None, Parameter(max_length=64, description="of this task only")]
 From = Annotated[str, Parameter(query="from", max_length=40, description="start of the period: Unix seconds or ISO 8601; whole minutes")]
 To = Annotated[str, Parameter(max_length=40, description="end of the period, exclusive")]
+Step = Annotated[str, Parameter(max_length=20, description="minute, hour or day")]
 
 _NS: Final = 1_000_000_000
 _LATEST_NS: Final = 1 << 62
@@ -116,6 +120,19 @@ def parse_time_ns(field: str, text: str) -> int:
     if abs(at_ns) > _LATEST_NS:
         raise BillingRequestError(field, f"{text[:60]!r} lies beyond what can be counted")
     return at_ns
+
+
+def series_period_ns(from_: str, to: str) -> tuple[int, int]:
+    """The period of a series: up to now without ``to``, from the day before ``to`` without ``from_``. Raises BillingRequestError."""
+    to_ns = parse_time_ns("to", to) or time.time_ns()
+    return parse_time_ns("from", from_) or max(0, to_ns - DAY_NS), to_ns
+
+
+def csv_or_json(request: Request[Any, Any, Any], filename: str, as_csv: Callable[[], str], as_json: Callable[[], Any]) -> Response[Any]:
+    """A report as JSON, or as a CSV file if the Accept header prefers text/csv."""
+    if request.accept.best_match(["application/json", "text/csv"], default="application/json") == "text/csv":
+        return Response(as_csv(), media_type="text/csv", headers={"content-disposition": f'attachment; filename="{filename}"'})
+    return Response(as_json())
 
 
 def not_past_ns(text: str, now_ns: int | None = None) -> int:

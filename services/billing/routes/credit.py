@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any, Final
 
 from litestar import MediaType, Response, get
 from litestar.params import Parameter
 
-from billing.periods import DAY_NS
 from billing.report import CreditLine, CreditReport, credit_report, credit_series, credits_text, report_csv
 from services.billing.parts import Ask, fresh_view
-from services.billing.requests import From, Json, TaskName, TenantName, To, also_as, parse_time_ns
+from services.billing.requests import From, Json, Step, TaskName, TenantName, To, also_as, csv_or_json, parse_time_ns, series_period_ns
 from services.kit.access.web import tenant_filter
 from services.kit.problems import problems
 
@@ -61,10 +59,7 @@ async def credits(
     only = tenant_filter(request, "credits.read", tenant)
     view = await fresh_view(request)
     report = credit_report(view, by, parse_time_ns("from", from_), parse_time_ns("to", to), only, task)
-    if request.accept.best_match(["application/json", "text/csv"], default="application/json") == "text/csv":
-        headers = {"content-disposition": 'attachment; filename="credits.csv"'}
-        return Response(report_csv(report), media_type="text/csv", headers=headers)
-    return Response(_json(report))
+    return csv_or_json(request, "credits.csv", lambda: report_csv(report), lambda: _json(report))
 
 
 @get(
@@ -78,15 +73,14 @@ async def series(
     by: By = "tenant",
     from_: From = "",
     to: To = "",
-    step: Annotated[str, Parameter(max_length=20, description="minute, hour or day")] = "hour",
+    step: Step = "hour",
     tenant: TenantName = None,
     top: Annotated[int, Parameter(ge=1, le=50, description="the number of separate lines; all others are summed into one")] = 8,
 ) -> Json:
     """Without ``from``: the day before ``to``. Without ``to``: up to now. The period is extended to whole buckets."""
     only = tenant_filter(request, "credits.read", tenant)
     view = await fresh_view(request)
-    to_ns = parse_time_ns("to", to) or time.time_ns()
-    from_ns = parse_time_ns("from", from_) or max(0, to_ns - DAY_NS)
+    from_ns, to_ns = series_period_ns(from_, to)
     found = credit_series(view, by, from_ns, to_ns, step, tenant=only, top=top)
     return {
         "by": found.by,
