@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+import time
 from typing import Any
 
 import pytest
@@ -10,12 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus_schemas.quotas import Excess, Rate
-from services.kit.access.access import authentication_on, hosts_of
+from services.kit.access.access import Access, authentication_on, hosts_of
 from services.kit.access.checker import FailureLimits, address_group
 from services.kit.access.errors import CrossSite, Forbidden, Unauthenticated
 from services.kit.access.headers import SESSION, address_of, bearer, check_local_host, check_same_site, is_secure, read_cookie
-from services.kit.access.rules import ROLES, SCOPES, Action, Identity, allowed, check_grant, may_at_all, rights
-from services.kit.access.tokens import SESSION_S, Token, make_key, parse_key, read_token, write_token
+from services.kit.access.rules import ROLES, SCOPES, Action, Identity, allowed, check_grant, check_over, may_at_all, rights
+from services.kit.access.tokens import (
+    SESSION_S,
+    Token,
+    is_key_id,
+    make_key,
+    make_login_flow,
+    parse_key,
+    read_login_flow,
+    read_token,
+    write_login_flow,
+    write_token,
+)
 from services.kit.errors import SettingError
 from tests.support.access_table import MAY, ONLY_CLUSTER, SCOPED
 from wooly.shared.tls import is_loopback
@@ -80,6 +93,23 @@ def test_what_is_given_is_what_the_giver_has(who: Identity, role: str, tenant: s
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("who", "role", "tenant", "may"),
+    [
+        (Identity("root", "", "admin"), "admin", "acme", True),
+        (Identity("ops", "", "operator"), "member", "acme", True),
+        (Identity("ops", "", "operator"), "admin", "acme", False),
+        (Identity("boss", "acme", "admin"), "member", "acme", True),
+        (Identity("boss", "acme", "admin"), "member", "other", False),
+        (Identity("boss", "acme", "admin"), "member", "", False),
+        (Identity("anna", "acme", "member", ("read",)), "member", "acme", False),
+    ],
+)
+def test_only_identities_without_further_rights_are_changed(who: Identity, role: str, tenant: str, may: bool) -> None:
+    with contextlib.nullcontext() if may else pytest.raises(Forbidden, match=f"{who.name} may not change a user or key with more rights"):
+        check_over(who, role, tenant)
+
+
 def test_what_may_be_done_to_anything_at_all() -> None:
     anna = Identity("anna", "acme", "viewer")
     assert may_at_all(anna, "task.read") and may_at_all(anna, "node.read")
@@ -100,6 +130,25 @@ def test_a_key_is_read_back_and_nothing_else_is() -> None:
     for wrong in ("", text[:-1], text + "a", text.upper(), text.replace("_", "-"), " " + text, text + "\n", text.replace("wk_", "wt_"),
                   text[:-1] + "1", text[:-1] + "ａ", "wk_" + "a" * 16 + "_" + "a" * 51 + "\u0661", text * 1000):  # fmt: skip
         assert parse_key(wrong) is None, wrong
+
+
+def test_an_id_of_a_key_is_told_from_other_names() -> None:
+    assert is_key_id("a2" * 8)
+    assert not any(map(is_key_id, ("a" * 15, "a" * 17, "A" * 16, "a1" * 8, "\N{KELVIN SIGN}" * 16, "")))
+
+
+def test_a_login_is_read_back_in_its_time_under_a_secret_that_is_known() -> None:
+    old, new = b"o" * 32, b"n" * 32
+    flow = make_login_flow("/tasks", 1_000)
+    text = write_login_flow(old, flow)
+    assert read_login_flow(old, text, 1_000) == flow and flow.target == "/tasks"
+    assert read_login_flow(old, text, flow.expires_s - 1) == flow and read_login_flow(old, text, flow.expires_s) is None
+    assert read_login_flow(new, text, 1_000) is None and read_token(old, text, "session", 1_000) is None
+    now = make_login_flow("/", int(time.time()))
+    rotated = Access(on=True, secrets=lambda: (new, old))
+    assert rotated.read_login_flow(write_login_flow(old, now)) == now
+    assert rotated.read_login_flow(rotated.write_login_flow(now)) == now
+    assert rotated.read_login_flow("") is None
 
 
 def token(kind: Any = "session", expires_s: int = 1_000 + SESSION_S) -> Token:

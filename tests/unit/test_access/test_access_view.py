@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import pytest
 
 from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
@@ -98,3 +99,34 @@ def test_a_session_ends_and_is_forgotten_a_day_later() -> None:
 def test_the_stamp_changes_with_the_password_only() -> None:
     old, renamed, changed = folded(user(password="one")), folded(user("viewer", password="one")), folded(user(password="two"))
     assert old.users["anna"].stamp == renamed.users["anna"].stamp != changed.users["anna"].stamp
+
+
+def test_personal_fields_are_read_again_for_their_owner_alone() -> None:
+    """Their keys come late, or are destroyed: tenants, users, and keys by their tenant or user."""
+    shown: dict[str, str] = {}
+
+    def opened(event: Any) -> Any:
+        owner = f"user.{event.user}" if getattr(event, "user", "") else f"tenant.{event.tenant}"
+        return msgspec.structs.replace(event, title=shown.get(owner, ""))
+
+    view = AccessView(opened)
+    events = (
+        TenantChanged(1, "acme", "sealed"), TenantChanged(1, "other", "sealed"), UserChanged(1, "anna", "acme", "member", "", "sealed"),
+        UserChanged(1, "bert", "acme", "member", "", "sealed"), KeyIssued(1, KEY, "acme", "", "member", "hash", title="sealed"),
+        KeyIssued(1, "b" * 16, "acme", "anna", "member", "hash", title="sealed"), KeyIssued(1, "c" * 16, "other", "", "member", "hash"),
+    )  # fmt: skip
+    for position, event in enumerate(events, start=1):
+        view.apply(position, event)
+
+    def titles() -> tuple[list[str], list[str], list[str]]:
+        return tuple([held[name].fact.title for name in sorted(held)] for held in (view.tenants, view.users, view.keys))  # type: ignore[return-value]  # three
+
+    assert titles() == (["", ""], ["", ""], ["", "", ""])
+    shown |= {"tenant.acme": "Acme", "tenant.other": "Other", "user.anna": "Anna", "user.bert": "Bert"}
+    view.reopen("tenant.acme")
+    assert titles() == (["Acme", ""], ["", ""], ["Acme", "Anna", ""])
+    view.reopen("user.bert")
+    assert titles() == (["Acme", ""], ["", "Bert"], ["Acme", "Anna", ""])
+    shown.clear()
+    view.reopen("user.anna")
+    assert titles() == (["Acme", ""], ["", "Bert"], ["Acme", "", ""]), "of a destroyed key nothing is left"

@@ -49,3 +49,15 @@ def test_refusals_do_not_displace_what_was_done() -> None:
     kept = [done.position for done in view.actions()]
     assert kept[0] == 30_002 and kept[-1] == 1 and len(kept) == 20_002 and kept == sorted(kept, reverse=True)
     assert view.has_actions_since(30_001 - 20_000 + 1) and not view.has_actions_since(5_000)
+
+
+def test_refusals_beyond_the_bound_are_one_count_for_each_action() -> None:
+    counts = Refusals()
+    for number in range(BUCKETS_MAX + 3):
+        for action in (DENIED, FAILED):
+            counts.add(Refusal(action, "task.cancel", "wrong key", "anna", "acme", str(number)))
+    counts.add(Refusal(DENIED, "task.cancel", "wrong key", "anna", "acme", "0"))
+    taken = counts.take()
+    assert len(taken) == 2 * (BUCKETS_MAX + 1)
+    assert [taken[Refusal(action, "", "further ones", "", "", "")] for action in (DENIED, FAILED)] == [3, 3]
+    assert taken[Refusal(DENIED, "task.cancel", "wrong key", "anna", "acme", "0")] == 2, "a known one is counted as itself"
