@@ -17,6 +17,7 @@ from wooly.counters import COUNTERS
 from wooly.device import fallback, install, transfer
 from wooly.device.face import backend_module, patch
 from wooly.device.face.devices import chosen, index_of, is_rank
+from wooly.device.imports import when_imported
 from wooly.device.recorder import RECORDER
 from wooly.link import Link
 from wooly.rest import Credentials
@@ -42,10 +43,17 @@ def activate(config: Config, connect: Callable[[], Link] | None = None) -> None:
         warnings.filterwarnings("ignore", message=r".*other operators may also be overridden", category=UserWarning)
         install.register(connect or (lambda: _open(config)), backend_module(), *_checking(config))
     patch(RECORDER, config.device_count)
+    when_imported("triton.backends", _run_triton_here)
     if not config.debug:
         tracebacks.install()
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
     gc.freeze()
+
+
+def _run_triton_here(backends: Any) -> None:
+    from wooly.kernels.triton import replace_nvidia  # only for scripts that import Triton
+
+    replace_nvidia(backends)
 
 
 def _checking(config: Config) -> list[Callable[[Any], Any]]:

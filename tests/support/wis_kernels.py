@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tests.support.kernel_writer import Writer
 from wis.dtypes import DType
+from wis.kernel.matrix import INTEGERS
 from wis.kernel.model import (
     KERNEL_VERSION,
     LOCAL_BASE,
@@ -67,7 +68,7 @@ _SIMPLE: Final = (
     Sig.INT_FLOAT, Sig.FLOAT_INT, Sig.REINTERPRET, Sig.COUNT, Sig.FIELD, Sig.INSERT, Sig.WORD3, Sig.ROUNDED, Sig.CVT_ROUNDED,
     Sig.INT_FLOAT_ROUNDED, Sig.MOV, Sig.CONST, Sig.SPECIAL,
 )  # fmt: skip
-_WARP: Final = (Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX, Sig.WARPSYNC)
+_WARP: Final = (Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX, Sig.MMA, Sig.WARPSYNC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,6 +417,8 @@ class _Body:
             self.put(row.name, [T.I32] if row.sig is Sig.MATCH_ANY else [T.I32, T.PRED], [value, mask])
         elif row.sig is Sig.REDUX:
             self.put("redux", [T.I32], [self.any(T.I32), mask], [self.choose(_COMMUTING), self.pick(0, 1)])
+        elif row.sig is Sig.MMA:
+            self.put("mma", [T.I32] * 4, [self.any(T.I32) for _ in range(7)], [self.choose(sorted(INTEGERS))])
         elif row.sig is Sig.ACTIVEMASK:
             self.put("activemask", [T.I32], [])
         else:

@@ -12,8 +12,8 @@ import msgspec
 
 __all__ = [
     "KERNEL_VERSION", "WARP", "SHARED_BASE", "LOCAL_BASE", "ADDRESS_SHIFT", "RegType", "Space", "Special", "Access", "Math", "Rounding",
-    "Atomic", "Shuffle", "Vote", "Scope", "TrapKind", "BufferParam", "ScalarParam", "Shared", "Op", "Br", "Cbr", "Ret", "Bar", "Sync",
-    "Switch", "Call", "Terminator", "Block", "Function", "Kernel", "successors",
+    "Atomic", "Shuffle", "Vote", "Matrix", "Scope", "TrapKind", "BufferParam", "ScalarParam", "Shared", "Op", "Br", "Cbr", "Ret", "Bar",
+    "Sync", "Switch", "Call", "Terminator", "Block", "Function", "Kernel", "successors",
 ]  # fmt: skip
 
 KERNEL_VERSION: Final = 2
@@ -137,6 +137,18 @@ class Vote(IntEnum):
     ANY = 0
     ALL = 1
     UNI = 2  # equal in all
+
+
+class Matrix(IntEnum):
+    """Elements of A and B that ``mma`` multiplies; sums are f32, of bytes i32."""
+
+    F16 = 0
+    BF16 = 1
+    TF32 = 2  # f32 whose 13 lowest bits count as 0
+    S8 = 3
+    U8 = 4
+    S8_U8 = 5
+    U8_S8 = 6
 
 
 class Scope(IntEnum):

@@ -58,6 +58,8 @@ class Sig(Enum):
     MATCH_ANY = "match_any"  # T (i32 or i64), i32 member mask -> i32
     MATCH_ALL = "match_all"  # T (i32 or i64), i32 member mask -> i32, pred
     ACTIVEMASK = "activemask"  # -> i32
+    MMA = "mma"  # 3 x i32, 4 x T -> 4 x T; T f32, of bytes i32; attr: a Matrix
+    MMA_F64 = "mma_f64"  # 4 x f64 -> 2 x f64
     REDUX = "redux"  # i32, i32 member mask -> i32; attrs: an Atomic (ADD MIN MAX AND OR XOR), signed 0 or 1
 
 
@@ -217,6 +219,17 @@ _op(82, "ballot", Sig.BALLOT, 2, "bit l: lane l is a member and its predicate ho
 _op(83, "match_any", Sig.MATCH_ANY, 2, "bit l: lane l is a member and has this lane's value")
 _op(84, "match_all", Sig.MATCH_ALL, 2, "the members and true when all have one value, else 0 and false", n_outs=2)
 _op(85, "activemask", Sig.ACTIVEMASK, 0, "bit l: lane l is there")
+_op(
+    87,
+    "mma",
+    Sig.MMA,
+    7,
+    "the warp's product of a 16-row and an 8-column matrix (wis.kernel.matrix): a0, a1, b, c0 to c3",
+    n_outs=4,
+    attrs=("elements",),
+    core=False,
+)
+_op(88, "mma_f64", Sig.MMA_F64, 4, "the same of 8 rows, f64: a, b, c0, c1", n_outs=2, core=False)
 _op(86, "redux", Sig.REDUX, 2, "fold of the members' values", attrs=("function", "signed"))
 for _c, _n, _d in ((45, "popc", "number of bits set"), (46, "clz", "number of leading zero bits; the width for 0")):
     _op(_c, _n, Sig.COUNT, 1, _d)

@@ -62,7 +62,7 @@ class Uniformity:
 
 _VARYING_SPECIALS: Final = frozenset({Special.TID_X, Special.TID_Y, Special.TID_Z, Special.LANE, Special.WARP})
 _ANSWERS: Final = codes_of(Sig.VOTE, Sig.BALLOT, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX)  # the same for the lanes that ask together
-_ALWAYS: Final = _ANSWERS | codes_of(Sig.ATOM, Sig.SHFL, Sig.MATCH_ANY)
+_ALWAYS: Final = _ANSWERS | codes_of(Sig.ATOM, Sig.SHFL, Sig.MATCH_ANY, Sig.MMA, Sig.MMA_F64)
 _LOADS: Final = codes_of(Sig.LOAD, Sig.BYTES_LOAD)
 _REGIONS_MAX: Final = 300_000  # blocks between branches and their reconvergence points, visited until an analysis is given up
 _SPECIAL, _ATOM, _SHFL = BY_NAME["special"].code, BY_NAME["atom"].code, BY_NAME["shfl"].code

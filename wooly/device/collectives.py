@@ -10,12 +10,9 @@ in which DDP, FSDP, DTensor, functional collectives and ``torch.distributed``'s 
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -24,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wooly.device.backend import BACKEND, DEVICE, OURS, SHOWN, is_ours, library
+from wooly.device.imports import when_imported
 
 __all__ = ["register", "patch"]
 
@@ -398,42 +396,14 @@ def register() -> None:
 # ------------------------------------------------------------------------------------------------------------------ process groups
 
 
-class _FsdpWatch(MetaPathFinder):
-    """``FullyShardedDataParallel(device_id=0)``: torch takes a number for a device by its own name of ours. Importing that part of torch
-    takes a second, so it is mended when the script imports it."""
+def _mend_fsdp(put: Callable[[Any, str, Any], None], module: Any) -> None:
+    """``FullyShardedDataParallel(device_id=0)``: torch takes a number for a device by its own name of ours."""
+    original: Any = module._get_device_from_device_id
 
-    MODULE: Final = "torch.distributed.fsdp._init_utils"
+    def device_of(device_id: Any, *args: Any) -> Any:
+        return original(torch.device(SHOWN, device_id) if isinstance(device_id, int) else device_id, *args)
 
-    def __init__(self, put: Callable[[Any, str, Any], None]) -> None:
-        self._put = put
-        if self.MODULE in sys.modules:
-            self._mend(sys.modules[self.MODULE])
-        else:
-            sys.meta_path.insert(0, self)
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        """Of that module, with a loader that mends it; None for any other."""
-        if name != self.MODULE:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
-
-            def exec_module(module: Any) -> None:
-                execute(module)
-                self._mend(module)
-
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader
-        return spec
-
-    def _mend(self, module: Any) -> None:
-        original: Any = module._get_device_from_device_id
-
-        def device_of(device_id: Any, *args: Any) -> Any:
-            return original(torch.device(SHOWN, device_id) if isinstance(device_id, int) else device_id, *args)
-
-        self._put(module, "_get_device_from_device_id", device_of)
+    put(module, "_get_device_from_device_id", device_of)
 
 
 def patch(put: Callable[[Any, str, Any], None]) -> None:
@@ -471,7 +441,7 @@ def patch(put: Callable[[Any, str, Any], None]) -> None:
         def device(self, device: torch.device) -> None:
             _c10d.BarrierOptions.device.__set__(self, DEVICE() if device.type in OURS else device)
 
-    _FsdpWatch(put)
+    when_imported("torch.distributed.fsdp._init_utils", partial(_mend_fsdp, put))  # importing it takes a second
     for owner in (dist, internals):
         put(owner, "BarrierOptions", BarrierOptions)
         put(owner, "is_nccl_available", lambda: True)

@@ -28,7 +28,7 @@ from wooly.kernels.arguments import Given, Region, bind_arguments, region_of, re
 from wooly.kernels.build import Built, build_cuda, build_ptx, load_wis
 from wooly.shared.lru import LruDict
 
-__all__ = ["RawKernel", "RawModule"]
+__all__ = ["RawKernel", "RawModule", "Function", "Variables"]
 
 Dim3 = tuple[int, int, int]
 
@@ -114,7 +114,7 @@ class Launcher:
 Sizes = int | Sequence[int]
 
 
-class _Variables:
+class Variables:
     """A loaded module's ``__device__`` and ``__constant__`` variables: buffers that live as long as it does."""
 
     def __init__(self, built: Built) -> None:
@@ -162,7 +162,7 @@ class RawKernel:
         if backend not in ("nvrtc", "nvcc"):
             raise ValueError(f"backend {backend!r}: kernels are compiled by nvrtc")
         self.code, self.name, self.options = code, name, tuple(options)
-        self._loaded: _Function | None = None
+        self._loaded: Function | None = None
 
     def compile(self, log_stream: Any = None) -> None:
         """Compile now instead of at the first call."""
@@ -190,20 +190,20 @@ class RawKernel:
         """Whether a launch may be cut into pieces, and why not."""
         return self._function().launcher.verified.certificate
 
-    def _function(self) -> _Function:
+    def _function(self) -> Function:
         if self._loaded is None:
             built = build_cuda(self.code, self.options, (self.name,))
-            self._loaded = _Function(built, built.entry(self.name), _Variables(built))
+            self._loaded = Function(built, built.entry(self.name), Variables(built))
         return self._loaded
 
     def __repr__(self) -> str:
         return f"<wooly.RawKernel {self.name}>"
 
 
-class _Function:
+class Function:
     """A kernel of a loaded module."""
 
-    def __init__(self, built: Built, entry: Entry, variables: _Variables) -> None:
+    def __init__(self, built: Built, entry: Entry, variables: Variables) -> None:
         self.entry = entry
         self._variables = variables
         self.launcher = Launcher(built.verified(entry))
@@ -235,31 +235,31 @@ class RawModule:
             raise ValueError(f"backend {backend!r}: kernels are compiled by nvrtc")
         self.code, self.path, self.options = code, path, tuple(options)
         self.name_expressions = tuple(name_expressions or ())
-        self._loaded: tuple[Built, _Variables] | None = None
-        self._functions: dict[str, _Function] = {}
+        self._loaded: tuple[Built, Variables] | None = None
+        self._functions: dict[str, Function] = {}
 
     def compile(self, log_stream: Any = None) -> None:
         """Compile now instead of at the first use."""
         self._module()
 
-    def get_function(self, name: str) -> _Function:
+    def get_function(self, name: str) -> Function:
         """The kernel called ``name``, to be called as a RawKernel is. Raises CompileError when there is none."""
         if name not in self._functions:
             built, variables = self._module()
-            self._functions[name] = _Function(built, built.entry(name), variables)
+            self._functions[name] = Function(built, built.entry(name), variables)
         return self._functions[name]
 
     def get_global(self, name: str) -> torch.Tensor:
         """The memory of a ``__device__`` or ``__constant__`` variable: a u8 tensor on the device, which every launch sees; ``view`` it."""
         return self._module()[1].get(name)
 
-    def _module(self) -> tuple[Built, _Variables]:
+    def _module(self) -> tuple[Built, Variables]:
         if self._loaded is None:
             built = _read(Path(self.path), self.options, self.name_expressions) if self.path is not None else None
             if built is None:
                 assert self.code is not None, "one of the two was given"
                 built = build_cuda(self.code, self.options, self.name_expressions)
-            self._loaded = built, _Variables(built)
+            self._loaded = built, Variables(built)
         return self._loaded
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from jit.errors import KernelRefused
+from jit.host.simt import matrix
 from jit.host.simt.atomics import atomic
 from jit.host.simt.control import Control
 from jit.host.simt.guard import Plan, plan_block
@@ -117,6 +118,8 @@ class Body:
                 (self.memory.load if loads else self.memory.store)(op, site)
         elif sig in (Sig.ATOM, Sig.RED):
             self.helpers[atomic(self.code, self.regs, self.memory, op, access_of(op), site)] = None
+        elif sig in (Sig.MMA, Sig.MMA_F64):
+            self.helpers[matrix.product(self.code, self.regs, op, self.warp.there)] = None
         elif sig in WARP_OPS:
             self.warp.emit(op)
         elif sig is Sig.RAISE:

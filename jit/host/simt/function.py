@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jit.host.emit.code import Code
+from jit.host.simt import matrix
 from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, split_registers, waits
 from jit.host.simt.atomics import helper_text
 from jit.host.simt.body import Body, special_name
@@ -55,7 +56,7 @@ class _Saved:
 class _Function:
     def __init__(self, verified: VerifiedKernel, name: str, block: Dim3, dynamic_bytes: int, options: KernelOptions) -> None:
         self.verified, self.name, self.options = verified, name, options
-        self.kernel: Kernel = split_registers(verified.core)
+        self.kernel: Kernel = split_registers(verified.with_matrices)
         kernel = self.kernel
         self.judged = judged(kernel)
         self.gang: Gang = gang_of(block, verified.uses.warp, self.judged)
@@ -137,7 +138,7 @@ class _Function:
         self._blocks_loop()
         body = [line.replace("RECORD_BYTES", str(self.record_bytes)) for line in code.lines]
         code.declared |= DECLARATIONS
-        helpers = [helper_text(name) for name in self.body.helpers]
+        helpers = [matrix.helper_text(name) if matrix.is_helper(name) else helper_text(name) for name in self.body.helpers]
         if helpers:
             code.declared["llvm.memset.p0.i64"] = "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
             code.declared["llvm.cttz.i64"] = "declare i64 @llvm.cttz.i64(i64, i1)"

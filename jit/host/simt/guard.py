@@ -20,7 +20,7 @@ __all__ = ["Guarded", "Plan", "plan_block"]
 _ACCESSES: Final = frozenset({Sig.LOAD, Sig.BYTES_LOAD, Sig.STORE, Sig.BYTES_STORE})
 _IMPURE: Final = _ACCESSES | {
     Sig.ATOM, Sig.RED, Sig.FENCE, Sig.RAISE, Sig.WARPSYNC, Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK,
-    Sig.REDUX,
+    Sig.REDUX, Sig.MMA, Sig.MMA_F64,
 }  # fmt: skip
 _COSTLY: Final = 400
 """A block with more vector ops than this is not written twice."""

@@ -181,7 +181,7 @@ def shape_of(op: Op, gang: Gang, kinds: Sequence[int], facts: Sequence[Fact], to
     return Fact(VECTOR, 0)
 
 
-_MIXING: Final = frozenset({Sig.SHFL, Sig.MATCH_ANY, Sig.ATOM})
+_MIXING: Final = frozenset({Sig.SHFL, Sig.MATCH_ANY, Sig.ATOM, Sig.MMA, Sig.MMA_F64})
 _COLLECTIVE: Final = frozenset({Sig.VOTE, Sig.BALLOT, Sig.MATCH_ALL, Sig.REDUX})
 """Ops whose result is one for all lanes of a mask; the mask is the last operand. (What match_all compares may differ.)"""
 

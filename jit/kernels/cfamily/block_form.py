@@ -12,13 +12,16 @@ from typing import ClassVar, Final
 
 from jit.kernels.cfamily.abi import Form, Source, table_words
 from jit.kernels.cfamily.block_schedule import barrier_arrays, counts, park, schedule
-from jit.kernels.cfamily.block_warp import warp_loop
+from jit.kernels.cfamily.block_warp import matrix_loop, warp_loop
 from jit.kernels.cfamily.frame import POLL_BITS, Frame
+from jit.kernels.cfamily.helpers import matrix_helper
 from jit.kernels.cfamily.language import REGISTER, Language
 from jit.kernels.cfamily.regions import Regions
 from jit.kernels.cfamily.runs import Ask, Homes, Once, Place, Run, Steps
+from jit.kernels.cfamily.warp import MATRIX_SIGS
 from jit.kernels.launch import Dim3, KernelOptions
-from wis.kernel.model import WARP, Bar, Br, Cbr, RegType, Ret, Switch, Sync, Terminator
+from wis.kernel.model import WARP, Bar, Br, Cbr, Kernel, RegType, Ret, Switch, Sync, Terminator
+from wis.kernel.ops import BY_CODE
 from wis.kernel.verify import VerifiedKernel
 
 __all__ = ["BlockForm"]
@@ -46,6 +49,10 @@ class BlockForm(Frame):
         self.scheduled = bool(self.units)
         self.waits = self.scheduled and any(b in self.regions.waiting for b in (*self.units, *self.regions.split))
         self.traps = self.traps or self.waits
+
+    @staticmethod
+    def form_of(verified: VerifiedKernel) -> Kernel:
+        return verified.with_matrices
 
     # --- the plan
     def parting(self) -> list[int]:
@@ -258,6 +265,10 @@ class BlockForm(Frame):
         op = self.kernel.blocks[b].code[i]
         lane = [*self.thread_numbers(), *(self._declared(place) for place in self.homes.worked_out(list(op.ins)))]
         cost = [self._masked_cost(b)] if masked and self.options.meter and self._is_first(step) else []
+        if BY_CODE[op.op].sig in MATRIX_SIGS:
+            helper = matrix_helper(op)
+            self._note(helper)
+            return cost + matrix_loop(helper, op, self._value_of, self._there(b, masked), lane, self.warps)
         return cost + warp_loop(self.kernel, op, self._value_of, self._there(b, masked), lane, self.warps)
 
     def _is_first(self, step: Ask) -> bool:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from jit.kernels.cfamily.helpers import INTEGER_HELPERS
 from jit.kernels.cfamily.warp import folding, kind_of, source_lane, vote
 from wis.kernel.model import Kernel, Op
 from wis.kernel.ops import BY_CODE, Sig
 
-__all__ = ["warp_loop"]
+__all__ = ["matrix_loop", "warp_loop"]
 
 _LANES = "for (u32 l = 0; l < 32; l++) if (act >> l & 1)"
 
@@ -61,3 +62,20 @@ def _lane(kernel: Kernel, op: Op, sig: Sig, value: Callable[[int, str], str]) ->
     begin, fold = folding(op)
     body = f"const u32 m = {x[1]} & act; u32 g = {begin}; {each} {{ const u32 v = {other}; g = {fold('g', 'v')}; }} y0[l] = g;"
     return "", body, [(op.outs[0], "u32")]
+
+
+def matrix_loop(helper: str, op: Op, value: Callable[[int, str], str], there: Sequence[str], lane: Sequence[str], warps: int) -> list[str]:
+    """The same of a product of matrices: ``helper`` takes all lanes' operands, one after the other, and changes the sums behind them."""
+    first = len(op.ins) - len(op.outs)
+    double = BY_CODE[op.op].sig is Sig.MMA_F64
+    words, sums = ("f64", "f64") if double else ("u32", "u32" if helper in INTEGER_HELPERS else "f32")
+    places = [f"x[{32 * i}u + l]" for i in range(first)] + [f"s[{32 * i}u + l]" for i in range(len(op.outs))]
+    taken = "".join(f"{place} = {value(r, 't')}; " for place, r in zip(places, op.ins, strict=True))
+    empty = "".join(f"{place} = 0; " for place in places)
+    given = "".join(f"{value(r, 't')} = {place}; " for place, r in zip(places[first:], op.outs, strict=True))
+    return [
+        f"for (u32 wp = 0; wp < {warps}u; wp++) {{ const u32 base = wp << 5;", *there,
+        f"{words} x[{32 * first}]; {sums} s[{32 * len(op.outs)}];",
+        f"for (u32 l = 0; l < 32; l++) {{ {empty}}}", _LANES, "{ const u32 t = base + l;", *lane, taken, "}", f"{helper}(x, s);", _LANES,
+        f"{{ const u32 t = base + l; {given}}}", "}",
+    ]  # fmt: skip

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["HELPERS", "NEEDS", "atomic_helper", "with_needs"]
+from wis.kernel.matrix import ELEMENTS, INTEGERS, SIGNED
+from wis.kernel.model import Matrix, Op
+
+__all__ = ["HELPERS", "INTEGER_HELPERS", "NEEDS", "atomic_helper", "matrix_helper", "with_needs"]
 
 
 def _extremes(kind: str, unsigned: str) -> dict[str, str]:
@@ -100,7 +103,55 @@ HELPERS: Final[dict[str, str]] = {
   return copysign(y, x);
 }""",
 }
-NEEDS: Final = {"wis_brev64": ("wis_brev32",)}
+_ELEMENT: Final = {
+    Matrix.F16: "wis_f16((u16)({0} >> 16 * {1}))", Matrix.BF16: "AS_F32({0} >> 16 * {1} << 16)", Matrix.TF32: "AS_F32({0} & 0xffffe000u)",
+}  # fmt: skip
+
+
+def _matrix(form: Matrix) -> str:
+    """A product of a warp (wis.kernel.matrix). ``x``: words of a0, a1 and b of 32 lanes each, ``s``: c0 to c3."""
+    each = ELEMENTS[form]
+    depth, kind = 4 * each, "u32" if form in INTEGERS else "f32"
+    left = right = _ELEMENT.get(form, "")
+    if form in INTEGERS:
+        left, right = ("(u32)((s32)({0} << 24 - 8 * {1}) >> 24)" if signed else "({0} >> 8 * {1} & 255u)" for signed in SIGNED[form])
+    add = "d[j] + v * b[k * 8 + j]" if form in INTEGERS else "fma(v, b[k * 8 + j], d[j])"
+    return f"""FN void {_name(form)}(PRIVATE const u32 *x, PRIVATE {kind} *s) {{
+  {kind} a[{16 * depth}], b[{depth * 8}], d[8];
+  for (u32 l = 0; l < 32; l++) for (u32 e = 0; e < {each}; e++) {{
+    const u32 k = (l & 3) * {each} + e, g = l >> 2;
+    a[g * {depth} + k] = {left.format("x[l]", "e")};
+    a[(g + 8) * {depth} + k] = {left.format("x[32 + l]", "e")};
+    b[k * 8 + g] = {right.format("x[64 + l]", "e")};
+  }}
+  for (u32 i = 0; i < 16; i++) {{
+    PRIVATE {kind} *c = s + (i >> 3) * 64 + (i & 7) * 4;
+    for (u32 j = 0; j < 8; j++) d[j] = c[(j & 1) * 32 + (j >> 1)];
+    for (u32 k = 0; k < {depth}; k++) {{
+      const {kind} v = a[i * {depth} + k];
+      for (u32 j = 0; j < 8; j++) d[j] = {add};
+    }}
+    for (u32 j = 0; j < 8; j++) c[(j & 1) * 32 + (j >> 1)] = d[j];
+  }}
+}}"""
+
+
+def _name(form: Matrix) -> str:
+    return f"wis_mma_{form.name.lower()}"
+
+
+def matrix_helper(op: Op) -> str:
+    """The function that computes a product of matrices."""
+    return _name(Matrix(op.attrs[0])) if op.attrs else "wis_mma_f64"
+
+
+INTEGER_HELPERS: Final = frozenset(_name(form) for form in INTEGERS)
+HELPERS.update((_name(form), _matrix(form)) for form in Matrix)
+HELPERS["wis_mma_f64"] = """FN void wis_mma_f64(PRIVATE const f64 *x, PRIVATE f64 *s) {
+  for (u32 l = 0; l < 32; l++) for (u32 j = 0; j < 2; j++) for (u32 k = 0; k < 4; k++)
+    s[j * 32 + l] = fma(x[(l & ~3u) + k], x[32 + (2 * (l & 3) + j) * 4 + k], s[j * 32 + l]);
+}"""
+NEEDS: Final = {"wis_mma_f16": ("wis_f16",), "wis_brev64": ("wis_brev32",)}
 """Helpers that helpers call."""
 
 _FUNCTIONS: Final = {

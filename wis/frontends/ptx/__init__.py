@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from wis.dtypes import DType
-from wis.frontends.ptx import calls, control, floats, integers, memory, warp  # noqa: F401  # they register themselves
+from wis.frontends.ptx import calls, control, floats, integers, matrix, memory, warp  # noqa: F401  # they register themselves
 from wis.frontends.ptx.assemble import Variables, assemble
 from wis.frontends.ptx.code import Code, Node
 from wis.frontends.ptx.errors import PtxError

@@ -228,8 +228,11 @@ def _is_signed(type_: str) -> bool:
     return type_[0] == "s"
 
 
-@lowers("cvt", "rn rz rm rp rni rzi rmi rpi rna rs ftz sat satfinite relu pack", (2, 4))
+@lowers("cvt", "rn rz rm rp rni rzi rmi rpi rna rs ftz sat satfinite relu pack tf32", (2, 4))
 def _cvt(low: RoutineLowering, ins: Instruction) -> None:
+    if ins.mods[-2:] == ("tf32", "f32"):
+        low.put(ins.args[0], _tf32(low, ins))
+        return
     if len(ins.mods) < 2 or ins.mods[-1] not in BITS or ins.mods[-2] not in BITS or "rna" in ins.mods or "rs" in ins.mods:
         raise low.fail(f"{ins.text} is not supported", "formats of less than 16 bits and tf32 are not portable")
     to, source = ins.mods[-2:]
@@ -246,6 +249,22 @@ def _cvt(low: RoutineLowering, ins: Instruction) -> None:
         low.put(target, _int_float(low, ins, arg, source, to))
     else:
         _deliver(low, target, _int_int(low, ins, arg, source, to), to)
+
+
+def _tf32(low: RoutineLowering, ins: Instruction) -> int:
+    """f32 with 13 bits less, as bits: to nearest, ties away from zero (rna) or to even (rn); infinities and NaN stay."""
+    rounding = ins.mods[:-2]
+    if rounding not in (("rna",), ("rn",)):
+        raise low.fail(f"{ins.text} is not supported")
+    bits = low.read(ins.args[1], _I32)
+    bias = low.const(_I32, 0x1000)
+    if rounding == ("rn",):
+        odd = low.op("and", _I32, low.op("shr_u", _I32, bits, low.const(_I32, 13)), low.const(_I32, 1))
+        bias = low.op("add", _I32, odd, low.const(_I32, 0xFFF))
+    exponent = low.const(_I32, 0x7F800000)
+    special = low.op("eq", RegType.PRED, low.op("and", _I32, bits, exponent), exponent)
+    rounded = low.op("and", _I32, low.op("add", _I32, bits, bias), low.const(_I32, -0x2000))
+    return low.op("sel", _I32, special, bits, rounded)
 
 
 def _deliver(low: RoutineLowering, target: Operand, value: int, to: str) -> None:

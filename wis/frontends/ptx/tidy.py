@@ -31,6 +31,8 @@ _EFFECTS: Final = frozenset(
         "match_all",
         "activemask",
         "redux",
+        "mma",
+        "mma_f64",
     }
 )
 _ACCESSES: Final = frozenset({"load", "store", "atom", "red"})

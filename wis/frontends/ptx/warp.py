@@ -7,8 +7,7 @@ from typing import Final
 from wis.dtypes import DType
 from wis.frontends.ptx.classes import BITS, INTEGER
 from wis.frontends.ptx.lowering import RoutineLowering, lowers, pair
-from wis.frontends.ptx.memory import address
-from wis.frontends.ptx.syntax import Instruction, Number, Operand, Register, Vector
+from wis.frontends.ptx.syntax import Instruction, Number, Operand, Register
 from wis.kernel.model import Atomic, RegType, Scope, Shuffle, Space, Special, Vote
 
 __all__: list[str] = []
@@ -161,47 +160,3 @@ def _fence(low: RoutineLowering, ins: Instruction) -> None:
         raise low.fail(f"{ins.text} is not portable", "asynchronous copies have no portable form")
     scope = Scope.BLOCK if "cta" in ins.mods else Scope.SYSTEM if "sys" in ins.mods else Scope.DEVICE
     low.emit("fence", [], [], (int(scope),))
-
-
-@lowers("ldmatrix", "sync aligned m8n8 x1 x2 x4 trans shared", 2, effect=True)
-def _ldmatrix(low: RoutineLowering, ins: Instruction) -> None:
-    """Matrix j's row r starts where lane 8 j + r says; lane l takes two elements of row l / 4 (of column l / 4 when transposed)."""
-    if ins.mods[-1] != "b16":
-        raise low.fail(f"{ins.text} is not supported")
-    targets = list(ins.args[0].items) if isinstance(ins.args[0], Vector) else [ins.args[0]]
-    base, offset = address(low, ins.args[1])
-    wide = low.code.types[base] is _I64
-    if wide:
-        base = low.op("narrow", _I32, base)
-    lane = low.op("special", _I32, attrs=(int(Special.LANE),))
-    group, within = low.op("shr_u", _I32, lane, low.const(_I32, 2)), low.op("and", _I32, lane, low.const(_I32, 3))
-    results = []
-    for j in range(len(targets)):
-        if "trans" in ins.mods:
-            results.append(_transposed(low, base, offset, j, group, within))
-            continue
-        row = _lane_value(low, base, low.op("add", _I32, group, low.const(_I32, 8 * j)))
-        place = low.op("add", _I32, row, low.op("shl", _I32, within, low.const(_I32, 2)))
-        result = low.code.temp(_I32)
-        low.emit("load", [result], [place], (int(Space.SHARED), 0, int(DType.U32), 1, offset, 0))
-        results.append(result)
-    for target, result in zip(targets, results, strict=True):
-        low.put(target, result)
-
-
-def _lane_value(low: RoutineLowering, value: int, lane: int) -> int:
-    result = low.code.temp(_I32)
-    ins = [value, lane, low.const(_I32, 31), low.const(_I32, -1)]
-    low.emit("shfl", [result, low.code.temp(_PRED)], ins, (int(Shuffle.IDX),))
-    return result
-
-
-def _transposed(low: RoutineLowering, base: int, offset: int, j: int, group: int, within: int) -> int:
-    halves = []
-    for k in range(2):
-        row = low.op("add", _I32, low.op("shl", _I32, within, low.const(_I32, 1)), low.const(_I32, 8 * j + k))
-        place = low.op("add", _I32, _lane_value(low, base, row), low.op("shl", _I32, group, low.const(_I32, 1)))
-        half = low.code.temp(_I32)
-        low.emit("load", [half], [place], (int(Space.SHARED), 0, int(DType.U16), 1, offset, 0))
-        halves.append(half)
-    return low.op("or", _I32, halves[0], low.op("shl", _I32, halves[1], low.const(_I32, 16)))

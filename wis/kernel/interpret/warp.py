@@ -16,8 +16,10 @@ import numpy as np
 
 from wis.kernel.interpret.memory import FOLDS
 from wis.kernel.interpret.scalar import Array
-from wis.kernel.model import WARP, Atomic, Shuffle, Vote
+from wis.kernel.matrix import INTEGERS, SIGNED, a_lanes, b_lanes
+from wis.kernel.model import WARP, Atomic, Matrix, Shuffle, Vote
 from wis.kernel.ops import Sig
+from wis.reference.fused_multiply import fma
 
 __all__ = ["FUNCTIONS", "Barriers", "Lanes"]
 
@@ -112,6 +114,43 @@ def _redux(lanes: Lanes, attrs: tuple[int, ...], ins: Sequence[Array]) -> list[A
     return [np.asarray(folded).view(np.int32)]
 
 
+def _elements(words: Array, form: Matrix, signed: bool) -> Array:
+    """The elements of a table of registers, in a last dimension; f32 or i32."""
+    bits = np.ascontiguousarray(words).view(np.uint32)[..., None]
+    if form in INTEGERS:
+        return bits.view(np.int8 if signed else np.uint8).astype(np.int32)
+    if form is Matrix.TF32:
+        return (bits & np.uint32(0xFFFFE000)).view(np.float32)
+    if form is Matrix.BF16:
+        return (bits.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return bits.view(np.float16).astype(np.float32)
+
+
+def _product(lanes: Lanes, lefts: Sequence[Array], right: Array, sums: Sequence[Array]) -> list[Array]:
+    """``lefts``, ``right``: tables of elements by warp, lane and place in the register; ``sums``: two for every one of ``lefts``."""
+    tables = [lanes.table(c) for c in sums]
+    for t in range(4):
+        for at in range(right.shape[-1]):
+            for place in range(len(sums)):
+                x = lefts[place // 2][:, a_lanes(t), at]
+                y = right[:, b_lanes(t, place % 2), at]
+                table = tables[place]
+                with np.errstate(all="ignore"):
+                    tables[place] = table + x * y if table.dtype == np.int32 else fma(x, y, table)
+    return [table[lanes.row, lanes.lane] for table in tables]
+
+
+def _mma(lanes: Lanes, attrs: tuple[int, ...], ins: Sequence[Array]) -> list[Array]:
+    form = Matrix(attrs[0])
+    a_signed, b_signed = SIGNED.get(form, (False, False))
+    lefts = [_elements(lanes.table(a), form, a_signed) for a in ins[:2]]
+    return _product(lanes, lefts, _elements(lanes.table(ins[2]), form, b_signed), ins[3:])
+
+
+def _mma_f64(lanes: Lanes, attrs: tuple[int, ...], ins: Sequence[Array]) -> list[Array]:
+    return _product(lanes, [lanes.table(ins[0])[..., None]], lanes.table(ins[1])[..., None], ins[2:])
+
+
 FUNCTIONS: Final[dict[Sig, Callable[[Lanes, tuple[int, ...], Sequence[Array]], list[Array]]]] = {
     Sig.SHFL: _shfl,
     Sig.VOTE: _vote,
@@ -120,6 +159,8 @@ FUNCTIONS: Final[dict[Sig, Callable[[Lanes, tuple[int, ...], Sequence[Array]], l
     Sig.MATCH_ALL: _match_all,
     Sig.ACTIVEMASK: _activemask,
     Sig.REDUX: _redux,
+    Sig.MMA: _mma,
+    Sig.MMA_F64: _mma_f64,
 }
 
 

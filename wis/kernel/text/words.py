@@ -11,7 +11,7 @@ import numpy as np
 
 from wis.dtypes import DType
 from wis.errors import ParseError
-from wis.kernel.model import Atomic, RegType, Rounding, Scope, Shuffle, Space, Special, Vote
+from wis.kernel.model import Atomic, Matrix, RegType, Rounding, Scope, Shuffle, Space, Special, Vote
 from wis.kernel.ops import KernelOp, Sig
 
 __all__ = ["NAME", "NUMBER", "Reader", "attributes_text", "dtype_text", "name_text", "read_attributes", "reg_type_text", "registers_text"]
@@ -109,7 +109,7 @@ _NAMED: Final = {Space.LOCAL: "local", Space.CONST: "const", Space.ARENA: "arena
 _SPACES: Final = {text: int(space) for space, text in _NAMED.items()}
 
 
-def _names(kind: type[Shuffle | Vote | Scope | Rounding | Atomic]) -> tuple[str, ...]:
+def _names(kind: type[Shuffle | Vote | Scope | Rounding | Atomic | Matrix]) -> tuple[str, ...]:
     return tuple(member.name.lower() for member in kind)
 
 
@@ -119,6 +119,7 @@ _WORDS: Final[dict[str, tuple[str, ...]]] = {
     "rounding": _names(Rounding),
     "scope": _names(Scope),
     "function": _names(Atomic),
+    "elements": _names(Matrix),
     "signed": ("unsigned", "signed"),
     "wrap": ("clamp", "wrap"),
 }

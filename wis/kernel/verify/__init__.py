@@ -32,10 +32,11 @@ from wis.dtypes import DType
 from wis.encoding import digest
 from wis.kernel.certificate import Certificate, certify
 from wis.kernel.encoding import encode_kernel
-from wis.kernel.expand import expand, expanded_ops
+from wis.kernel.expand import MATRICES, expand, expanded_ops
 from wis.kernel.flow import Flow, analyse, definitely_assigned, is_ordered
 from wis.kernel.inline import inline
 from wis.kernel.limits import KERNEL_LIMITS, KernelLimits
+from wis.kernel.matrix import COST
 from wis.kernel.model import Bar, Call, Cbr, Kernel, Ret, Space, Switch, Sync, Terminator
 from wis.kernel.ops import Sig, codes_of
 from wis.kernel.uniformity import Uniformity, apart, block_uniformity, uniformity
@@ -54,7 +55,7 @@ _PLACED: Final = _TRAPPING - codes_of(Sig.RAISE)  # those that access memory
 _COUNTED: Final = codes_of(Sig.BYTES_LOAD, Sig.BYTES_STORE)
 _SPACED: Final = _PLACED | codes_of(Sig.ADDRESS)
 _ATOMICS: Final = codes_of(Sig.ATOM, Sig.RED)
-_WARP: Final = codes_of(Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX)
+_WARP: Final = MATRICES | codes_of(Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX)
 
 
 class Barriers(IntEnum):
@@ -113,6 +114,13 @@ class VerifiedKernel:
     ordered: bool
     uses: Uses
 
+    @property
+    def with_matrices(self) -> Kernel:
+        """``flat`` in core ops and products of matrices, for back ends that compute these as a whole; ``core`` where there are none."""
+        if any(op.op in MATRICES for block in self.flat.blocks for op in block.code):
+            return expand(self.flat, keep=MATRICES)
+        return self.core
+
 
 def verify_kernel(kernel: Kernel, limits: KernelLimits = KERNEL_LIMITS) -> VerifiedKernel:
     """Check every rule. Raises VerifyError with all findings of the first pass that has any."""
@@ -146,7 +154,7 @@ def verify_kernel(kernel: Kernel, limits: KernelLimits = KERNEL_LIMITS) -> Verif
         flow=flow,
         uniformity=same,
         certificate=certify(flat, flow),
-        costs=tuple(len(block.code) + 1 for block in flat.blocks),
+        costs=tuple(1 + sum(COST if op.op in MATRICES else 1 for op in block.code) for block in flat.blocks),
         sites=sites,
         aligns=_aligns(flat),
         barriers=_barriers(flat, flow),

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from wis.kernel.matrix import INTEGERS
 from wis.kernel.model import (
     Atomic,
     Call,
     Cbr,
     Kernel,
     Math,
+    Matrix,
     Op,
     RegType,
     Rounding,
@@ -203,6 +205,16 @@ def _word3(kernel: Kernel, op: Op, outs: Types, ins: Types) -> str:
 
 
 _WORD3: Final = {what: _shape("I32", "I32 I32 I32", frozenset(), _below(n)) for what, n in (("table", 256), ("mode", 7), ("wrap", 2))}
+
+
+def _mma(kernel: Kernel, op: Op, outs: Types, ins: Types) -> str:
+    if op.attrs[0] not in Matrix._value2member_map_:
+        return _no_such(op, 0)
+    sums = _I32 if op.attrs[0] in INTEGERS else RegType.F32
+    good = all(t is _I32 for t in ins[:3]) and all(t is sums for t in (*ins[3:], *outs))
+    return "" if good else f"{_names(outs)} from {_names(ins)}, expected 4 x {sums.text} from 3 x i32, 4 x {sums.text}"
+
+
 _MEMBERS: Final = (_below(Atomic.XOR + 1), _below(2))
 _RULES: Final[dict[Sig, Rule]] = {
     Sig.CONST: _const,
@@ -239,6 +251,8 @@ _RULES: Final[dict[Sig, Rule]] = {
     Sig.MATCH_ANY: _shape("I32", "T I32", _WORDS),
     Sig.MATCH_ALL: _shape("I32 PRED", "T I32", _WORDS),
     Sig.ACTIVEMASK: _shape("I32", ""),
+    Sig.MMA: _mma,
+    Sig.MMA_F64: _shape("F64 F64", "F64 F64 F64 F64"),
     Sig.REDUX: _shape("I32", "I32 I32", frozenset(), *_MEMBERS),
     **memory.RULES,
 }
