@@ -74,8 +74,6 @@ VIEWS: Final = _lines("""
     $x.conj().real
     $x.resolve_conj()
     torch.view_as_real($c)
-    ($x + $x.eq(0)).view(torch.uint8)
-    ($x + $x.eq(0)).view(torch.int16)
     $x.data
     $x.as_strided((2,), (1,), $p - 1) if $x.numel() > 3 else $x
     $x.as_strided((2, 2), (1, 1)) if $x.numel() > 2 else $x
@@ -461,6 +459,8 @@ EXACT_JUMPS: Final = _lines("""
     ($x != 0) & ($x < 2)
     torch.where($x > 1)
     $x.index_select($d, ($x.flatten()[:2].long() % $sz).abs()) if not $x.is_complex() else $x
+    ($x + $x.eq(0)).view(torch.uint8)
+    ($x + $x.eq(0)).view(torch.int16)
     ($x.to(torch.float16) + 0).view(torch.int16) if not $x.is_complex() else $x
     ($x.float() + 0).view(torch.int32)
     torch.cummin($x, $d)[0]

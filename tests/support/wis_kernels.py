@@ -31,6 +31,7 @@ from wis.kernel.model import (
     Function,
     Kernel,
     Math,
+    Matrix,
     Rounding,
     ScalarParam,
     Shared,
@@ -68,7 +69,7 @@ _SIMPLE: Final = (
     Sig.INT_FLOAT, Sig.FLOAT_INT, Sig.REINTERPRET, Sig.COUNT, Sig.FIELD, Sig.INSERT, Sig.WORD3, Sig.ROUNDED, Sig.CVT_ROUNDED,
     Sig.INT_FLOAT_ROUNDED, Sig.MOV, Sig.CONST, Sig.SPECIAL,
 )  # fmt: skip
-_WARP: Final = (Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX, Sig.MMA, Sig.WARPSYNC)
+_WARP: Final = (Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX, Sig.MMA, Sig.MMA_F64, Sig.WARPSYNC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +419,11 @@ class _Body:
         elif row.sig is Sig.REDUX:
             self.put("redux", [T.I32], [self.any(T.I32), mask], [self.choose(_COMMUTING), self.pick(0, 1)])
         elif row.sig is Sig.MMA:
-            self.put("mma", [T.I32] * 4, [self.any(T.I32) for _ in range(7)], [self.choose(sorted(INTEGERS))])
+            form = self.choose(list(Matrix))
+            sums = [T.I32 if form in INTEGERS else T.F32] * 4
+            self.put("mma", sums, [self.any(t) for t in [T.I32] * 3 + sums], [form])
+        elif row.sig is Sig.MMA_F64:
+            self.put("mma_f64", [T.F64] * 2, [self.any(T.F64) for _ in range(4)])
         elif row.sig is Sig.ACTIVEMASK:
             self.put("activemask", [T.I32], [])
         else:
