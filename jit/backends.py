@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from jit.cache import ObjectCache
-from jit.compiling.process import CompileProcess
+from jit.compiling.process import CompileLimits, CompileProcess
 from jit.engine import Engine, EngineConfig
 from jit.errors import UnknownBackend
 
@@ -40,7 +40,7 @@ def _opencl(config: EngineConfig) -> Engine:
 
     if config.cache_dir is not None:  # PoCL keeps machine code by block shape beside its programs, wherever this says when it starts
         os.environ.setdefault("POCL_CACHE_DIR", str(config.cache_dir / "pocl"))
-    device = OpenclDevice(ObjectCache(_folder(config, "opencl")), config.threads, CompileProcess(), number=config.device)
+    device = OpenclDevice(ObjectCache(_folder(config, "opencl")), config.threads, _compiler(config), number=config.device)
     return AccelEngine(device, "opencl", config)
 
 
@@ -48,8 +48,12 @@ def _cuda(config: EngineConfig) -> Engine:
     from jit.accel.engine import AccelEngine
     from jit.cuda import CudaDevice
 
-    device = CudaDevice(ObjectCache(_folder(config, "cuda")), config.device, CompileProcess())
+    device = CudaDevice(ObjectCache(_folder(config, "cuda")), config.device, _compiler(config))
     return AccelEngine(device, "cuda", replace(config, vram_bytes=config.vram_bytes or device.offered_bytes))
+
+
+def _compiler(config: EngineConfig) -> CompileProcess:
+    return CompileProcess(CompileLimits.within(config.compile_ms))
 
 
 def _folder(config: EngineConfig, name: str) -> Path | None:
@@ -63,9 +67,17 @@ BACKENDS: Final[dict[str, Callable[[EngineConfig], Engine]]] = {
 
 
 def create_engine(
-    backend: str = "host", *, cache_dir: Path | None, threads: int, vram_bytes: int, fuel: int | None = None, device: int = 0
+    backend: str = "host",
+    *,
+    cache_dir: Path | None,
+    threads: int,
+    vram_bytes: int,
+    fuel: int | None = None,
+    device: int = 0,
+    compile_ms: int | None = None,
 ) -> Engine:
-    """An engine of this backend (``fuel`` None: as ``FUEL`` says; ``vram_bytes`` 0: for `cuda`, what the device has).
+    """An engine of this backend (``fuel`` None: as ``FUEL`` says; ``vram_bytes`` 0: for `cuda`, what the device has; ``compile_ms``: time
+    that one compilation may take, None: as ``CompileLimits`` says).
 
     Raises UnknownBackend, or ToolchainError when the machine lacks what it needs.
     """
@@ -73,4 +85,4 @@ def create_engine(
         raise UnknownBackend(f"there is no backend {backend!r}; choose one of {', '.join(sorted(BACKENDS))}")
     if threads < 1 or vram_bytes < 0:
         raise ValueError(f"threads ({threads}) must be at least 1 and vram_bytes ({vram_bytes}) not negative")
-    return BACKENDS[backend](EngineConfig(cache_dir, threads, vram_bytes, FUEL[backend] if fuel is None else fuel, device))
+    return BACKENDS[backend](EngineConfig(cache_dir, threads, vram_bytes, FUEL[backend] if fuel is None else fuel, device, compile_ms))

@@ -33,6 +33,11 @@ class CompileLimits:
     wall_ms: int = 20_000
     address_space_bytes: int = 8 << 30
 
+    @classmethod
+    def within(cls, wall_ms: int | None) -> CompileLimits:
+        """With this wall time; None: the usual one."""
+        return cls() if wall_ms is None else cls(wall_ms=wall_ms)
+
 
 @dataclass(slots=True)
 class _Pause:
@@ -78,7 +83,9 @@ class CompileProcess:
                 answer = _exchange(process, struct.pack("<I", len(body)) + body, deadline_s)
             except TimeoutError:
                 self._stop()
-                raise KernelRefused(f"compiling took more than {self._limits.wall_ms} ms; make the kernel smaller") from None
+                raise KernelRefused(
+                    f"compiling took more than {self._limits.wall_ms} ms (the node's WOOLY_COMPILE_MS); make the kernel smaller"
+                ) from None
             except (EOFError, BrokenPipeError):
                 self._stop()
                 text = "the compiler gave up on this kernel (it ran out of memory, or aborted); make the kernel smaller"

@@ -10,7 +10,7 @@ from typing import Final, cast
 import numpy as np
 
 from jit.cache import ObjectCache
-from jit.compiling.process import CompileProcess
+from jit.compiling.process import CompileLimits, CompileProcess
 from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared
 from jit.errors import Interrupted
 from jit.host.calls import Call, Lowering, supported
@@ -63,7 +63,7 @@ class HostEngine(PlanningEngine[Call, Plan, HostPrepared]):
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self._guard = CompileProcess()
+        self._guard = CompileProcess(CompileLimits.within(config.compile_ms))
         self.toolchain = Toolchain(ObjectCache(config.cache_dir), self._guard)
         self._lowering = Lowering(self.toolchain)
         super().__init__(Target(self._lowering, supported, levels_of, make_plan))

@@ -70,6 +70,7 @@ class ExecutorSettings(msgspec.Struct, frozen=True):
     data_port: int = 0
     orphan_s: float = 60.0
     fuel: int | None = None
+    compile_ms: int | None = None
     model_cache_dir: str = ""
     model_cache_bytes: int = 0
     tenant_model_cache_bytes: int = 0
@@ -111,6 +112,7 @@ class Settings:
     lease_ms: int
     orphan_s: float
     fuel: int | None
+    compile_ms: int
     model_cache_bytes: int
     trust: Trust
     memory: MemorySettings
@@ -164,6 +166,7 @@ class Settings:
             unlinked_lease_ms=integer(env, "WOOLY_UNLINKED_LEASE_MS"),
             orphan_s=integer(env, "WOOLY_ORPHAN_MS") / 1000,
             fuel=optional_integer(env, "WOOLY_KERNEL_FUEL") or None,
+            compile_ms=integer(env, "WOOLY_COMPILE_MS"),
             trust=read_trust(env.get(TRUST_VARIABLE, "")),
             memory=_memory(env, data_dir),
             dispatch=_dispatch(env),
@@ -201,6 +204,7 @@ class Settings:
             data_port=self.data_port + gpu if self.data_port else 0,
             orphan_s=self.orphan_s,
             fuel=self.fuel,
+            compile_ms=self.compile_ms,
             model_cache_dir=str(self.data_dir / "model-cache") if self.model_cache_bytes else "",
             model_cache_bytes=self.model_cache_bytes,
             tenant_model_cache_bytes=self.tenant_model_cache_bytes,

@@ -76,9 +76,10 @@ def _compiled(key: str, source: str, options: Sequence[str], names: Sequence[str
     return _keep(key, Built(_imported(ptx.text, file, math), ptx.names))
 
 
-def build_ptx(text: str, *, file: str = "kernel.ptx") -> Built:
-    """Ready PTX. Raises CompileError naming the line."""
-    return Built(_imported(text, file, Math.STRICT), {})
+def build_ptx(text: str, *, file: str = "kernel.ptx", drops_prints: bool = False) -> Built:
+    """Ready PTX. ``drops_prints``: printf does nothing, instead of being refused. Raises CompileError naming the line."""
+    key = _key("ptx", text, file, drops_prints)
+    return _remembered(key) or _keep(key, Built(_imported(text, file, Math.STRICT, drops_prints=drops_prints), {}))
 
 
 def load_wis(data: bytes) -> Built:
@@ -92,9 +93,9 @@ def load_wis(data: bytes) -> Built:
     return Built(module, {})
 
 
-def _imported(text: str, file: str, math: Math) -> Module:
+def _imported(text: str, file: str, math: Math, *, drops_prints: bool = False) -> Module:
     try:
-        return import_ptx(text, file, math=math)
+        return import_ptx(text, file, math=math, drops_prints=drops_prints)
     except WisError as error:
         raise CompileError(f"{file}: {error}") from error
 

@@ -9,6 +9,7 @@ table of backends, because Triton accepts one active driver only. Capability 8.0
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -46,7 +47,10 @@ class _Utilities:
 
     def load_binary(self, name: str, ptx: bytes, shared_bytes: int, device: int) -> tuple[Any, Any, int, int, int]:
         """Module, kernel, registers and spilled registers of a thread (not known here: 0), most threads of a block. Raises CompileError."""
-        built = build_ptx(ptx.decode(), file=f"{name}.ptx")
+        text = ptx.decode()
+        if "vprintf" in text:
+            warnings.warn(f"{name}: tl.device_print prints nothing on a remote device; store values into a tensor", stacklevel=2)
+        built = build_ptx(text, file=f"{name}.ptx", drops_prints=True)
         function = Function(built, built.entry(name), Variables(built))
         return built, function, 0, 0, function.launcher.verified.kernel.threads_max
 

@@ -224,6 +224,11 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "WOOLY_KERNEL_FUEL", "of the back end", 0, 1 << 62, _NODE,
         "Thread-instructions that a kernel launch may execute. 0: the default.",
     ),
+    _number(
+        "WOOLY_COMPILE_MS", 20_000, 1_000, 600_000, _NODE,
+        "Time that compiling one kernel may take, in ms; other compilations of the device wait so long at most. Large Triton kernels "
+        "need more with `WOOLY_BACKEND=opencl` on a processor.",
+    ),
     # Node: scheduling.
     Variable("WOOLY_SCHED_POLICY", "strict, fifo or timeslice", "strict", _NODE, "How a device is shared between sessions."),
     _number("WOOLY_SCHED_QUANTUM_MS", 10, 1, 10_000, _NODE, "Longest slice of a session beside others of its priority, in ms."),

@@ -110,11 +110,20 @@ VECTOR: Final = Vector()
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is known of a register: its shape, how many low bits are zero in lane 0 (in all lanes, but for Steps), its value if constant."""
+    """What is known of a register: its shape, how many low bits are zero in lane 0 (in all lanes, but for Steps), its value if constant,
+    lane 0's value if known."""
 
     shape: Shape
     zeros: int
     value: int | None = None
+    first: int | None = None
+
+    def lane_values(self) -> tuple[int, ...] | None:
+        """The value in every lane of a warp, where that is known."""
+        if self.first is None or not isinstance(self.shape, Steps | Same):
+            return None
+        offsets = self.shape.offsets if isinstance(self.shape, Steps) else (0,) * WARP
+        return tuple(self.first + offset for offset in offsets)
 
 
 def trailing_zeros(x: int) -> int:
@@ -139,7 +148,7 @@ def join(a: Fact | None, b: Fact) -> Fact:
     zeros = min(a.zeros, b.zeros)
     if shape is VECTOR:
         zeros = min(lane_zeros(a), lane_zeros(b))
-    return Fact(shape, zeros, a.value if a.value == b.value else None)
+    return Fact(shape, zeros, a.value if a.value == b.value else None, a.first if a.first == b.first else None)
 
 
 def _shifted(shape: Shape) -> Shape:
@@ -161,7 +170,7 @@ def shape_of(op: Op, gang: Gang, kinds: Sequence[int], facts: Sequence[Fact], to
     out = RegType(kinds[op.outs[0]])
     ins = [facts[r] for r in op.ins]
     if row.sig is Sig.CONST:
-        return Fact(SAME, trailing_zeros(op.attrs[0]), op.attrs[0])
+        return Fact(SAME, trailing_zeros(op.attrs[0]), op.attrs[0], op.attrs[0])
     if row.sig is Sig.SPECIAL:
         return _special(Special(op.attrs[0]), gang)
     if row.sig is Sig.SHFL and together and op.attrs[0] == Shuffle.IDX and ins[1].value is not None and ins[2].value == WARP - 1:
@@ -175,7 +184,7 @@ def shape_of(op: Op, gang: Gang, kinds: Sequence[int], facts: Sequence[Fact], to
         return Fact(SAME if isinstance(ins[-1].shape, Same) else VECTOR, 0)
     rule = _RULES.get(row.name)
     if rule is not None and out in (RegType.I32, RegType.I64):
-        return rule(out.bits, *ins)
+        return replace(rule(out.bits, *ins), first=_first(row.name, out.bits, ins))
     if all(isinstance(x.shape, Same) for x in ins):
         return Fact(SAME, 0)
     return Fact(VECTOR, 0)
@@ -192,8 +201,24 @@ def _special(which: Special, gang: Gang) -> Fact:
     offsets = gang.pattern(which)
     if offsets is None:
         return Fact(VECTOR, 0)
-    bases = gang.numbers(which)[:: gang.lanes]
-    return Fact(steps(offsets, 32), min(trailing_zeros(b) for b in bases))
+    bases = set(gang.numbers(which)[:: gang.lanes])
+    return Fact(steps(offsets, 32), min(trailing_zeros(b) for b in bases), first=bases.pop() if len(bases) == 1 else None)
+
+
+_CALCULATED: Final[dict[str, Callable[..., int | None]]] = {
+    "add": int.__add__, "sub": int.__sub__, "mul": int.__mul__, "and": int.__and__, "or": int.__or__, "mov": int.__pos__,
+    "shl": lambda a, b: a << b if 0 <= b < _WORD else 0, "shr_u": lambda a, b: a >> b if a >= 0 and 0 <= b < _WORD else None,
+}  # fmt: skip
+
+
+def _first(name: str, bits: int, ins: Sequence[Fact]) -> int | None:
+    """Lane 0's result where its operands are known; none for what the table leaves out."""
+    known = [x.first for x in ins]
+    if name not in _CALCULATED or None in known:
+        return None
+    result = _CALCULATED[name](*known)
+    half = 1 << bits - 1
+    return None if result is None else (result + half) % (2 * half) - half
 
 
 # --- integer arithmetic, one rule an op: (width, operands) -> what is known

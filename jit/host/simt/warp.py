@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from jit.host.emit.code import Code
@@ -42,14 +42,15 @@ class Warp:
         """A constant permutation is one; any other goes through memory."""
         regs, v, code = self.regs, self.v, self.code
         value, kind = regs.vector(op.ins[0]), regs.llvm(op.ins[0])
-        b, c = regs.fact(op.ins[1]).value, regs.fact(op.ins[2]).value
+        b, c, lanes = regs.fact(op.ins[1]).value, regs.fact(op.ins[2]).value, regs.fact(op.ins[1]).lane_values()
         if regs.is_same(op.outs[0]):  # of one lane to all others
             assert b is not None
             regs.put_scalar(op.outs[0], code.value(f"extractelement {v.type(kind)} {value}, i32 {b & 31}"))
             regs.put_scalar(op.outs[1], "true")
             return
-        if b is not None and c is not None:
-            source, inside = _sources(Shuffle(op.attrs[0]), b & 31, c)
+        constant = _sources(Shuffle(op.attrs[0]), lanes, c) if lanes is not None and c is not None else None
+        if constant is not None:
+            source, inside = constant
             order = vector_constant("i32", source)
             moved = code.value(f"shufflevector {v.type(kind)} {value}, {v.type(kind)} poison, <{WARP} x i32> {order}")
             fits = vector_constant("i1", inside)
@@ -69,7 +70,7 @@ class Warp:
                 there = self.v.splat("i32", self.there)
                 bit = v.op("and", "i32", v.op("lshr", "i32", there, index), v.const("i32", 1))
                 fits = v.op("and", "i1", fits, v.compare("icmp ne", "i32", bit, v.const("i32", 0)))
-        if self.there == "-1" and b is not None and c is not None and all(_sources(Shuffle(op.attrs[0]), b & 31, c)[1]):
+        if self.there == "-1" and constant is not None and all(constant[1]):
             regs.put_vector(op.outs[0], moved)
         else:
             regs.put_vector(op.outs[0], v.select(kind, fits, moved, value))
@@ -201,11 +202,11 @@ _FOLD: Final = {
 _LIMITS: Final = {(Atomic.MIN, True): (1 << 31) - 1, (Atomic.MIN, False): -1, (Atomic.MAX, True): -(1 << 31), (Atomic.MAX, False): 0}
 
 
-def _sources(mode: Shuffle, by: int, c: int) -> tuple[list[int], list[int]]:
-    """The source of each lane and whether it is in range (1 or 0), for constant operands."""
+def _sources(mode: Shuffle, lanes: Sequence[int], c: int) -> tuple[list[int], list[int]]:
+    """The source of each lane and whether it is in range (1 or 0), for an operand b that is known in all ``lanes`` and a constant c."""
     clamp, segment = c & 31, c >> 8 & 31
     source, inside = [], []
-    for lane in range(WARP):
+    for lane, by in enumerate(x & 31 for x in lanes):
         least = lane & segment
         most = least | clamp & ~segment
         if mode is Shuffle.UP:

@@ -70,6 +70,7 @@ def main() -> int:
             vram_bytes=settings.vram_bytes,
             fuel=settings.fuel,
             device=settings.gpu,
+            compile_ms=settings.compile_ms,
         )
     except (UnknownBackend, ToolchainError) as error:
         log.error("no engine", backend=settings.backend, problem=str(error))

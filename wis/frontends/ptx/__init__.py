@@ -29,11 +29,11 @@ __all__ = ["PtxError", "import_ptx"]
 _TEXT_MAX = 32 << 20
 
 
-def import_ptx(text: str, source_name: str = "", math: Math = Math.STRICT) -> Module:
+def import_ptx(text: str, source_name: str = "", math: Math = Math.STRICT, *, drops_prints: bool = False) -> Module:
     """The kernels of a PTX file.
 
-    ``source_name``: what trap reports call the file when the PTX names none; ``math``: how named functions are evaluated. Raises PtxError,
-    and nothing else, for any text; whether the kernels keep the limits and rules of the kernel tier is the verifier's to say.
+    ``source_name``: what trap reports call the file when the PTX names none; ``math``: how named functions are evaluated;
+    ``drops_prints``: calls of printf do nothing, instead of being refused. Raises PtxError, and nothing else, for any text; whether the kernels keep the limits and rules of the kernel tier is the verifier's to say.
     """
     try:
         if len(text) > _TEXT_MAX:
@@ -44,7 +44,7 @@ def import_ptx(text: str, source_name: str = "", math: Math = Math.STRICT) -> Mo
         names = [name for name, routine in source.routines.items() if routine.kernel and routine.defined]
         if not names:
             raise PtxError(1, "there is no kernel (.entry) in this file", hint="is a __global__ function in the source, and instantiated?")
-        entries = tuple(_entry(source, source.routines[name], variables, math, file) for name in names)
+        entries = tuple(_entry(source, source.routines[name], variables, math, file, drops_prints) for name in names)
         return Module(MODULE_VERSION, entries, tuple(variables.items))
     except PtxError as error:
         raise error.within(text.splitlines()) from None
@@ -52,8 +52,8 @@ def import_ptx(text: str, source_name: str = "", math: Math = Math.STRICT) -> Mo
         raise PtxError(1, "nested too deeply") from None
 
 
-def _entry(source: Source, kernel: Routine, variables: Variables, math: Math, file: str) -> Entry:
-    scene = Scene(source, kernel)
+def _entry(source: Source, kernel: Routine, variables: Variables, math: Math, file: str, drops_prints: bool) -> Entry:
+    scene = Scene(source, kernel, drops_prints)
     codes = [lower(scene, kernel)]
     while len(codes) <= len(scene.functions):
         codes.append(lower(scene, scene.functions[len(codes) - 1]))

@@ -32,14 +32,11 @@ def _ldmatrix(low: RoutineLowering, ins: Instruction) -> None:
     group, within = low.op("shr_u", _I32, lane, low.const(_I32, 2)), low.op("and", _I32, lane, low.const(_I32, 3))
     results = []
     for j in range(len(targets)):
-        if "trans" in ins.mods:
-            results.append(_transposed(low, base, offset, j, group, within))
-            continue
         row = _lane_value(low, base, low.op("add", _I32, group, low.const(_I32, 8 * j)))
         place = low.op("add", _I32, row, low.op("shl", _I32, within, low.const(_I32, 2)))
         result = low.code.temp(_I32)
         low.emit("load", [result], [place], (int(Space.SHARED), 0, int(DType.U32), 1, offset, 0))
-        results.append(result)
+        results.append(_transposed(low, result, group, within) if "trans" in ins.mods else result)
     for target, result in zip(targets, results, strict=True):
         low.put(target, result)
 
@@ -51,15 +48,13 @@ def _lane_value(low: RoutineLowering, value: int, lane: int) -> int:
     return result
 
 
-def _transposed(low: RoutineLowering, base: int, offset: int, j: int, group: int, within: int) -> int:
-    halves = []
-    for k in range(2):
-        row = low.op("add", _I32, low.op("shl", _I32, within, low.const(_I32, 1)), low.const(_I32, 8 * j + k))
-        place = low.op("add", _I32, _lane_value(low, base, row), low.op("shl", _I32, group, low.const(_I32, 1)))
-        half = low.code.temp(_I32)
-        low.emit("load", [half], [place], (int(Space.SHARED), 0, int(DType.U16), 1, offset, 0))
-        halves.append(half)
-    return low.op("or", _I32, halves[0], low.op("shl", _I32, halves[1], low.const(_I32, 16)))
+def _transposed(low: RoutineLowering, words: int, group: int, within: int) -> int:
+    """Of a matrix whose row g has its elements 2 t and 2 t + 1 in lane 4 g + t: column g's elements of the rows 2 t and 2 t + 1."""
+    first = low.op("add", _I32, low.op("shl", _I32, within, low.const(_I32, 3)), low.op("shr_u", _I32, group, low.const(_I32, 1)))
+    upper, lower = _lane_value(low, words, low.op("add", _I32, first, low.const(_I32, 4))), _lane_value(low, words, first)
+    odd = low.op("shl", _I32, low.op("and", _I32, group, low.const(_I32, 1)), low.const(_I32, 4))  # bits to the element in its word
+    low_half = low.op("and", _I32, low.op("shr_u", _I32, lower, odd), low.const(_I32, 0xFFFF))
+    return low.op("or", _I32, low_half, low.op("shl", _I32, low.op("shr_u", _I32, upper, odd), low.const(_I32, 16)))
 
 
 # -- products --------------------------------------------------------------------------------------------------------------------------
