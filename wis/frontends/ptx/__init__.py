@@ -33,7 +33,8 @@ def import_ptx(text: str, source_name: str = "", math: Math = Math.STRICT, *, dr
     """The kernels of a PTX file.
 
     ``source_name``: what trap reports call the file when the PTX names none; ``math``: how named functions are evaluated;
-    ``drops_prints``: calls of printf do nothing, instead of being refused. Raises PtxError, and nothing else, for any text; whether the kernels keep the limits and rules of the kernel tier is the verifier's to say.
+    ``drops_prints``: calls of printf do nothing, instead of being refused. Raises PtxError, and nothing else, for any text; whether the
+    kernels keep the limits and rules of the kernel tier is the verifier's to say.
     """
     try:
         if len(text) > _TEXT_MAX:
