@@ -62,6 +62,9 @@ LOADS = [
     (".shared .align 16 .b8 s[16]; cp.async.cg.shared.global.L2::128B [s], [in], 16, a; cp.async.wait_all; ld.shared.u64 r, [s];",
      "u64", [("u32", 6), ("u32", 0)], 6),
     (".shared .align 16 .b8 s[16]; cp.async.ca.shared.global [s], [in], 8, a; ld.shared.u64 r, [s];", "u64", [("u32", 0)], 0),
+    *((".shared .align 16 .b8 s[16]; st.shared.u64 [s+8], 7; cp.async.cg.shared.global [s], [in], 16, a; ld.shared.u64 r, [s+8];",
+       "u64", [("u32", size), ("u64", 0x1112131415161718)],
+       0x1112131415161718 & (1 << 8 * min(max(size - 8, 0), 8)) - 1) for size in (0, 7, 8, 9, 13, 15, 16, 99)),
 ]  # fmt: skip
 
 ATOMICS = [

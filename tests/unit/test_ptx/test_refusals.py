@@ -16,7 +16,7 @@ from wis.kernel.verify import verify_kernel
 _BODY = HEADER + ".visible .entry k(.param .u64 o)\n{\n.reg .pred p; .reg .b32 a, b, c, d; .reg .b64 x; .reg .f32 f;\n{}\nret;\n}\n"
 
 REFUSED = [
-    ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {f,f,f,f}, {a,b,c,d}, {a,b}, {f,f,f,f};", "not portable", "torch.matmul"),
+    ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {f,f,f,f}, {a,b}, {a,b}, {f,f,f,f};", "not portable", "torch.matmul"),
     ("wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {a,b}, [x], a;", "not portable", "torch.matmul"),
     ("wgmma.fence.sync.aligned;", "not portable", "torch.matmul"),
     ("tex.2d.v4.f32.f32 {f,f,f,f}, [x, {f, f}];", "", "textures"),
@@ -36,7 +36,7 @@ REFUSED = [
     ("call.uni nosuch, (a);", "called but not defined", "same source"),
     ("call (a), x, (b), proto;", "function pointers", "by name"),
     ("alloca.u64 x, 8, 8;", "not portable", "fixed size"),
-    ("cvt.rna.tf32.f32 a, f;", "not supported", ""),
+    ("cvt.rn.satfinite.tf32.f32 a, f;", "not supported", ""),
     ("cvt.rn.satfinite.e4m3x2.f32 a, f, f;", "not supported", ""),
     ("frobnicate.u32 a, b;", "frobnicate.u32 is not known", ""),
     ("add.foo.u32 a, b, c;", ".foo is not supported", ""),

@@ -271,14 +271,28 @@ LOWERINGS["cp"] = InstructionLowering(_cp, _Anything(), True, (0, 9), False)
 
 
 def _partial(low: RoutineLowering, space: Space, source: tuple[int, int], values: list[int], limit: int) -> None:
-    """The first ``limit`` bytes, zeros after them: words that lie past it are not read."""
-    for k, value in enumerate(values):
+    """The first ``limit`` bytes, zeros behind them, which are not read. All or none is the usual case; a part comes byte by byte."""
+    some, whole, part, loop, after = (low.new_block() for _ in range(5))
+    for value in values:
         low.emit("mov", [value], [low.const(_I32, 0)])
-        body, after = low.new_block(), low.new_block()
-        low.end("cbr", [body, after], ins=[low.op("lt_u", _PRED, low.const(_I32, 4 * k), limit)])
-        low.current = low.code.parts[body]
-        access(low, "load", space, (source[0], source[1] + 4 * k), [value], DType.U32)
-        bits = low.op("shl", _I32, low.op("sub", _I32, limit, low.const(_I32, 4 * k)), low.const(_I32, 3))
-        keep = low.op("bfe_u", _I32, low.const(_I32, -1), low.const(_I32, 0), low.op("min_u", _I32, bits, low.const(_I32, 32)))
-        low.emit("and", [value], [value, keep])
-        low.start(after)
+    low.end("cbr", [after, some], ins=[low.op("eq", _PRED, limit, low.const(_I32, 0))])
+    low.current = low.code.parts[some]
+    low.end("cbr", [part, whole], ins=[low.op("lt_u", _PRED, limit, low.const(_I32, 4 * len(values)))])
+    low.current = low.code.parts[whole]
+    access(low, "load", space, source, values, DType.U32)
+    low.end("br", [after])
+    low.current = low.code.parts[part]
+    at = low.op("mov", _I32, low.const(_I32, 0))
+    low.start(loop)
+    base, offset = source
+    wide = low.code.types[base]
+    byte = low.code.temp(RegType.I16)
+    access(low, "load", space, (low.op("add", wide, base, low.extend(at, wide, signed=False)), offset), [byte], DType.U8)
+    shift = low.op("shl", _I32, low.op("and", _I32, at, low.const(_I32, 3)), low.const(_I32, 3))
+    bits, word = low.op("shl", _I32, low.op("zext", _I32, byte), shift), low.op("shr_u", _I32, at, low.const(_I32, 2))
+    for k, value in enumerate(values):
+        here = low.op("eq", _PRED, word, low.const(_I32, k))
+        low.emit("or", [value], [value, low.op("sel", _I32, here, bits, low.const(_I32, 0))])
+    low.emit("add", [at], [at, low.const(_I32, 1)])
+    low.end("cbr", [loop, after], ins=[low.op("lt_u", _PRED, at, limit)])
+    low.start(after)
