@@ -79,20 +79,10 @@ class _Launcher:
             for kind in ("global", "profile")
         )
 
-    def __call__(
-        self,
-        grid_x: int,
-        grid_y: int,
-        grid_z: int,
-        stream: int,
-        function: Function,
-        packed_metadata: Any,
-        launch_metadata: Any,
-        enter_hook: Callable[[Any], None] | None,
-        exit_hook: Callable[[Any], None] | None,
-        *args: Any,
-    ) -> None:
-        """Record one launch, with Triton's order of arguments. Raises KernelArgumentError, KernelLaunchError."""
+    def __call__(self, grid_x: int, grid_y: int, grid_z: int, stream: int, function: Function, *rest: Any) -> None:
+        """Record one launch. ``rest``: packed metadata, the hooks' argument, the hooks before and after a launch, and the arguments of the
+        kernel. Raises KernelArgumentError, KernelLaunchError."""
+        _, launch_metadata, enter_hook, exit_hook, *args = rest
         blocks = grid_x * grid_y * grid_z
         if enter_hook is not None:
             enter_hook(launch_metadata)

@@ -278,8 +278,8 @@ _BAD_PTX = {
     "unknown label": _PTX_HEAD + ".visible .entry k() {\n bra $nowhere;\n}\n",
     "unknown register": _PTX_HEAD + ".visible .entry k() {\n add.u32 %r1, %r2, %r3;\n ret;\n}\n",
     "tensor cores": _PTX_HEAD
-    + ".visible .entry k() {\n .reg .b32 %r<9>;\n .reg .f32 %f<9>;\n mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f1,%f2,%f3,%f4}, "
-    + "{%r1,%r2,%r3,%r4}, {%r5,%r6}, {%f1,%f2,%f3,%f4};\n ret;\n}\n",
+    + ".visible .entry k() {\n .reg .b32 %r<9>;\n .reg .f32 %f<9>;\n mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f1,%f2,%f3,%f4}, "
+    + "{%r1,%r2}, {%r5,%r6}, {%f1,%f2,%f3,%f4};\n ret;\n}\n",
     "nothing": "",
     "not text": "\x00\x01\xff" * 100,
     "call of an unknown function": _PTX_HEAD + ".visible .entry k() {\n call.uni mystery, ();\n ret;\n}\n",
