@@ -21,7 +21,7 @@ from wooly.errors import CompileError
 from wooly.kernels.build import build_ptx
 from wooly.kernels.raw import Function, Variables
 
-__all__ = ["replace_nvidia"]
+__all__ = ["TritonLauncher", "TritonUtilities", "replace_nvidia"]
 
 CAPABILITY: Final = 80
 WARP: Final = 32
@@ -31,7 +31,7 @@ SHARED_BYTES_MAX: Final = 96 << 10
 """Shared memory of a block that Triton may plan with: what any node accepts (``KernelLimits.dynamic_shared_bytes_max``)."""
 
 
-class _Utilities:
+class TritonUtilities:
     """What Triton calls ``driver.utils``: device properties and the loader of binaries."""
 
     def get_device_properties(self, device: int) -> dict[str, int]:
@@ -63,7 +63,7 @@ class _Utilities:
         """Nothing: kernels do not print."""
 
 
-class _Launcher:
+class TritonLauncher:
     """Launches of one compiled kernel.
 
     ``src`` has the types of the arguments by name: ``*fp32`` for a pointer, ``i32``, ``constexpr`` for what is part of the code, a tuple of
@@ -190,8 +190,8 @@ def replace_nvidia(backends: Any) -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            self.utils = _Utilities()
-            self.launcher_cls = _Launcher
+            self.utils = TritonUtilities()
+            self.launcher_cls = TritonLauncher
 
         @staticmethod
         def is_active() -> bool:
