@@ -260,3 +260,30 @@ def test_an_endless_kernel_is_ended(fresh_link: LoopbackLink) -> None:
     wooly.RawKernel(source, "spin")(1, 32, (torch.zeros(1, dtype=torch.int32, device="cuda"),))
     with pytest.raises(OutOfFuelError, match="spin"):
         torch.cuda.synchronize()
+
+
+WMMA = r"""
+#include <mma.h>
+using namespace nvcuda;
+extern "C" __global__ void product(const half *a, const half *b, float *c, int n, int depth) {
+    wmma::fragment<wmma::matrix_a, 16, 16, 16, half, wmma::row_major> x;
+    wmma::fragment<wmma::matrix_b, 16, 16, 16, half, wmma::col_major> y;
+    wmma::fragment<wmma::accumulator, 16, 16, 16, float> total;
+    wmma::fill_fragment(total, 0.0f);
+    for (int k = 0; k < depth; k += 16) {
+        wmma::load_matrix_sync(x, a + blockIdx.y * 16 * depth + k, depth);
+        wmma::load_matrix_sync(y, b + blockIdx.x * 16 * depth + k, depth);
+        wmma::mma_sync(total, x, y, total);
+    }
+    for (int i = 0; i < total.num_elements; i++) total.x[i] *= 2;
+    wmma::store_matrix_sync(c + blockIdx.y * 16 * n + blockIdx.x * 16, total, n, wmma::mem_row_major);
+}
+"""
+
+
+def test_matrix_fragments_of_cuda() -> None:
+    torch.manual_seed(2)
+    a, b = torch.randn(32, 48).half(), torch.randn(16, 48).half()
+    c = torch.empty(32, 16, device="cuda")
+    wooly.RawKernel(WMMA, "product", ("--gpu-architecture=compute_80",))((1, 2), (32,), (a.cuda(), b.cuda(), c, 16, 48))
+    assert torch.allclose(c.cpu(), 2 * (a.float() @ b.float().T), atol=1e-4)

@@ -137,3 +137,55 @@ def test_a_sum_of_bytes_wraps_or_stays_at_the_limit(mods: str, c: int, want: int
 def test_rounding_to_tf32(mode: str, given: int, want: int) -> None:
     got = evaluate(f"cvt.{mode}.tf32.f32 r, a;", "u32", [("u32", given)])
     assert same("f32", got, want), hex(got)
+
+
+def wmma(
+    kind: str, shape: str, d_type: str, counts: tuple[int, int, int], layouts: tuple[str, str, str], strides: tuple[str, str, str]
+) -> str:
+    """A kernel that loads A, B and C, multiplies, and stores D where C was. ``counts``: registers of A, B and C."""
+    named = "" if kind == "f16" else f".{kind}.{kind}"
+    sums = ".f32" if d_type == "f32" else ".b32"
+    a, b, c = ("{" + ", ".join(f"%{name}{i}" for i in range(n)) + "}" for name, n in zip("abc", counts, strict=True))
+    saturated = ".satfinite" if kind == "s8" else ""
+    return f"""
+    .visible .entry k(.param .u64 in_a, .param .u64 in_b, .param .u64 in_c) {{
+    .reg .b32 %a<8>, %b<8>; .reg {sums} %c<8>; .reg .b64 pa, pb, pc; .reg .b32 sa, sb, sc;
+    ld.param.u64 pa, [in_a]; ld.param.u64 pb, [in_b]; ld.param.u64 pc, [in_c]; mov.u32 sa, 24; mov.u32 sb, 32; mov.u32 sc, 20;
+    wmma.load.a.sync.aligned.{layouts[0]}.{shape}.global.{kind} {a}, [pa]{strides[0]};
+    wmma.load.b.sync.aligned.{layouts[1]}.{shape}.{kind} {b}, [pb]{strides[1]};
+    wmma.load.c.sync.aligned.{layouts[2]}.{shape}.global.{d_type} {c}, [pc]{strides[2]};
+    wmma.mma.sync.aligned.{layouts[0]}.{layouts[1]}.{shape}.{d_type}{named}.{d_type}{saturated} {c}, {a}, {b}, {c};
+    wmma.store.d.sync.aligned.{layouts[2]}.{shape}.global.{d_type} [pc], {c}{strides[2]};
+    ret; }}"""
+
+
+@pytest.mark.parametrize("layouts", [("row", "col", "row"), ("col", "row", "col"), ("row", "row", "row")])
+@pytest.mark.parametrize("spaced", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "d_type", "counts"),
+    [("f16", "f32", (8, 8, 8)), ("f16", "f16", (8, 8, 4)), ("bf16", "f32", (4, 4, 8)), ("tf32", "f32", (4, 4, 8)), ("s8", "s32", (2, 2, 8)),
+     ("u8", "s32", (2, 2, 8))],
+)  # fmt: skip
+def test_wmma(kind: str, d_type: str, counts: tuple[int, int, int], spaced: bool, layouts: tuple[str, str, str]) -> None:
+    rng = np.random.default_rng(8)
+    depth = 8 if kind == "tf32" else 16
+    a, a_words = elements(kind, rng, (16, depth))
+    b, b_words = elements(kind, rng, (depth, 16))
+    stored = {"f16": np.float16, "f32": np.float32, "s32": np.int32}[d_type]
+    c = (rng.integers(-9, 9, (16, 16)) if d_type == "s32" else rng.standard_normal((16, 16))).astype(stored)
+
+    def in_memory(x: Array, layout: str, stride: int) -> Array:
+        by_major = x if layout == "row" else x.T
+        room = np.zeros((len(by_major), stride if spaced else by_major.shape[1]), x.dtype)
+        room[:, : by_major.shape[1]] = by_major
+        return room
+
+    strides = (", sa", ", sb", ", sc") if spaced else ("", "", "")
+    code = wmma(kind, f"m16n16k{depth}", d_type, counts, layouts, strides)
+    given = [in_memory(x, layout, n) for x, layout, n in zip((a_words, b_words, c), layouts, (24, 32, 20), strict=True)]
+    (*_, after), trap = run(kernel_of(code), given, block=32)
+    assert trap is None
+    wide = c.astype(np.int32 if d_type == "s32" else np.float32)
+    want = np.concatenate([product(a, b[:, :8], wide[:, :8]), product(a, b[:, 8:], wide[:, 8:])], axis=1).astype(stored)
+    found = np.asarray(after).reshape(given[2].shape)[:, :16]
+    assert np.array_equal(found if layouts[2] == "row" else found.T, want)

@@ -17,7 +17,7 @@ _BODY = HEADER + ".visible .entry k(.param .u64 o)\n{\n.reg .pred p; .reg .b32 a
 
 REFUSED = [
     ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {f,f,f,f}, {a,b}, {a,b}, {f,f,f,f};", "not portable", "torch.matmul"),
-    ("wmma.load.a.sync.aligned.row.m16n16k16.global.f16 {a,b}, [x], a;", "not portable", "torch.matmul"),
+    ("wmma.load.a.sync.aligned.row.m32n8k16.global.f16 {a,b,c,d,a,b,c,d}, [x], a;", "not portable", "torch.matmul"),
     ("wgmma.fence.sync.aligned;", "not portable", "torch.matmul"),
     ("tex.2d.v4.f32.f32 {f,f,f,f}, [x, {f, f}];", "", "textures"),
     ("suld.b.1d.b32.trap a, [x];", "not portable", "pointer"),

@@ -218,7 +218,6 @@ def _createpolicy(low: RoutineLowering, ins: Instruction) -> None:
 
 
 _HINTS: Final = {
-    "wmma": "compute the product with ordinary arithmetic, or call torch.matmul",
     "wgmma": "compute the product with ordinary arithmetic, or call torch.matmul",
     "tcgen05": "compute the product with ordinary arithmetic, or call torch.matmul",
     "tex": "read from a pointer instead", "tld4": "read from a pointer instead", "txq": "pass sizes as arguments",

@@ -1,20 +1,22 @@
-"""Lowering of ``ldmatrix`` and ``mma``: matrices whose elements the lanes of a warp share."""
+"""Lowering of ``ldmatrix``, ``mma`` and ``wmma``: matrices whose elements the lanes of a warp share."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from wis.dtypes import DType
 from wis.frontends.ptx.classes import BITS
 from wis.frontends.ptx.floats import half, joined
-from wis.frontends.ptx.lowering import RoutineLowering, lowers
-from wis.frontends.ptx.memory import address
+from wis.frontends.ptx.lowering import RoutineLowering, access, lowers
+from wis.frontends.ptx.memory import address, space_of
 from wis.frontends.ptx.syntax import Instruction, Operand, Vector
+from wis.kernel.matrix import ELEMENTS, INTEGERS
 from wis.kernel.model import Matrix, RegType, Shuffle, Space, Special
 
 __all__: list[str] = []
 
-_I32, _I64, _PRED = RegType.I32, RegType.I64, RegType.PRED
+_I16, _I32, _I64, _PRED = RegType.I16, RegType.I32, RegType.I64, RegType.PRED
 _F16, _F32, _F64 = RegType.F16, RegType.F32, RegType.F64
 
 
@@ -131,3 +133,164 @@ def _saturated(low: RoutineLowering, x: int, y: int) -> int:
     total = low.op("add", _I64, low.op("sext", _I64, x), low.op("sext", _I64, y))
     top, bottom = low.const(_I64, (1 << 31) - 1), low.const(_I64, -(1 << 31))
     return low.op("narrow", _I32, low.op("max_s", _I64, low.op("min_s", _I64, total, top), bottom))
+
+
+# -- wmma: fragments whose places are ours to choose -------------------------------------------------------------------------------------
+
+_WMMA_FORMS: Final = {
+    "f16": (Matrix.F16, 16), "bf16": (Matrix.BF16, 16), "tf32": (Matrix.TF32, 8), "s8": (Matrix.S8, 16), "u8": (Matrix.U8, 16),
+}  # fmt: skip
+"""By the type of A and B: the elements, and the depth of the one shape that is accepted (m16n16k8 for tf32, m16n16k16)."""
+_WORDS: Final = {Matrix.F16: DType.U16, Matrix.BF16: DType.U16, Matrix.TF32: DType.U32, Matrix.S8: DType.U8, Matrix.U8: DType.U8}
+_WMMA_MODS: Final = "load store mma a b c d sync aligned row col satfinite tf32 m16n16k16 m16n16k8 m32n8k16 m8n32k16 global shared"
+
+
+class _Places(NamedTuple):
+    """Where a lane's elements of a matrix are in memory. ``wide``: the type of addresses; ``stride``: elements from one row (of a column
+    layout: column) to the next, in that type; ``size``: bytes of an element."""
+
+    space: Space
+    base: int
+    offset: int
+    wide: RegType
+    stride: int
+    by_rows: bool
+    size: int
+
+    def of(self, low: RoutineLowering, row: int, column: int) -> tuple[int, int]:
+        """The place of an element, whose row and column are i32 registers."""
+        major, minor = (row, column) if self.by_rows else (column, row)
+        wider = [low.extend(x, self.wide, signed=False) for x in (major, minor)]
+        element = low.op("add", self.wide, low.op("mul", self.wide, wider[0], self.stride), wider[1])
+        return low.op("add", self.wide, self.base, low.op("mul", self.wide, element, low.const(self.wide, self.size))), self.offset
+
+
+def _places(low: RoutineLowering, ins: Instruction, where: Operand, stride: Operand | None, default: int, size: int) -> _Places:
+    base, offset = address(low, where)
+    wide = low.code.types[base]
+    step = low.const(wide, default) if stride is None else low.extend(low.read(stride, _I32), wide, signed=False)
+    return _Places(space_of(tuple(m for m in ins.mods if m != "aligned")), base, offset, wide, step, "row" in ins.mods, size)
+
+
+@lowers("wmma", _WMMA_MODS, (2, 4), effect=True, typed=False)
+def _wmma(low: RoutineLowering, ins: Instruction) -> None:
+    """A fragment holds what ``mma`` takes: of A the words of all steps, of B and C those of the left 8 columns, then of the right ones."""
+    types = [m for m in ins.mods if m in BITS or m == "tf32"]
+    shallow = "tf32" in types or (not {"a", "b", "mma"} & set(ins.mods) and "m16n16k8" in ins.mods)
+    if ("m16n16k8" if shallow else "m16n16k16") not in ins.mods or not types:
+        raise low.fail(f"{ins.text} is not portable", _HINT)
+    lane = low.op("special", _I32, attrs=(int(Special.LANE),))
+    group, within = low.op("shr_u", _I32, lane, low.const(_I32, 2)), low.op("and", _I32, lane, low.const(_I32, 3))
+    if "mma" in ins.mods:
+        _wmma_product(low, ins, types)
+    elif "store" in ins.mods:
+        _wmma_sums(low, ins, types[-1], ins.args[0], _registers(ins.args[1]), ins.args[2:], group, within)
+    elif "c" in ins.mods:
+        _wmma_sums(low, ins, types[-1], ins.args[1], _registers(ins.args[0]), ins.args[2:], group, within)
+    else:
+        _wmma_factor(low, ins, types[-1], group, within)
+
+
+def _sum_places(low: RoutineLowering, places: _Places, group: int, within: int) -> list[tuple[int, int]]:
+    found = []
+    for column in (0, 8):
+        for i in range(4):
+            row = low.op("add", _I32, group, low.const(_I32, 8 * (i >> 1)))
+            twice = low.op("shl", _I32, within, low.const(_I32, 1))
+            found.append(places.of(low, row, low.op("add", _I32, twice, low.const(_I32, column + (i & 1)))))
+    return found
+
+
+def _wmma_sums(
+    low: RoutineLowering, ins: Instruction, kind: str, where: Operand, registers: list[Operand], stride: Sequence[Operand], group: int,
+    within: int,
+) -> None:  # fmt: skip
+    """Loads or stores C."""
+    packed = kind == "f16"
+    if kind not in ("f16", "f32", "s32") or len(registers) != (4 if packed else 8):
+        raise low.fail(f"{ins.text} is not portable", _HINT)
+    dtype = DType.U16 if packed else DType.F32 if kind == "f32" else DType.U32
+    places = _places(low, ins, where, stride[0] if stride else None, 16, dtype.itemsize)
+    held = _I16 if packed else _F32 if kind == "f32" else _I32
+    at = _sum_places(low, places, group, within)
+    if "store" in ins.mods:
+        for place, register in zip(at, [r for r in registers for _ in range(2 if packed else 1)], strict=True):
+            value = low.read(register, _I32 if packed else held)
+            if packed:
+                upper = low.op("shr_u", _I32, value, low.const(_I32, 16)) if at.index(place) % 2 else value
+                value = low.op("narrow", _I16, upper)
+            access(low, "store", places.space, place, [value], dtype)
+        return
+    values = [low.code.temp(held) for _ in at]
+    for place, value in zip(at, values, strict=True):
+        access(low, "load", places.space, place, [value], dtype)
+    results = [joined(low, values[i], values[i + 1]) for i in range(0, 8, 2)] if packed else values
+    for register, result in zip(registers, results, strict=True):
+        low.put(register, result)
+
+
+def _wmma_factor(low: RoutineLowering, ins: Instruction, kind: str, group: int, within: int) -> None:
+    """Loads A or B."""
+    form, depth = _WMMA_FORMS[kind]
+    each, dtype = ELEMENTS[form], _WORDS[form]
+    registers = _registers(ins.args[0])
+    places = _places(low, ins, ins.args[1], ins.args[2] if len(ins.args) > 2 else None, depth if _along(ins) else 16, dtype.itemsize)
+    words = []
+    is_a = "a" in ins.mods
+    steps = [(right, step) for step in range(depth // (4 * each)) for right in (0, 8)]
+    if not is_a:
+        steps.sort()
+    for right, step in steps:
+        across = low.op("add", _I32, group, low.const(_I32, right))
+        first = low.op("mul", _I32, within, low.const(_I32, each))
+        word = low.const(_I32, 0)
+        for e in range(each):
+            along = low.op("add", _I32, first, low.const(_I32, 4 * each * step + e))
+            value = low.code.temp(_I32 if dtype is DType.U32 else _I16)
+            access(low, "load", places.space, places.of(low, *((across, along) if is_a else (along, across))), [value], dtype)
+            whole = value if dtype is DType.U32 else low.op("zext", _I32, value)
+            word = low.op("or", _I32, word, low.op("shl", _I32, whole, low.const(_I32, e * 8 * dtype.itemsize)))
+        words.append(word)
+    # A fragment of f16 has twice the registers that its elements need.
+    if len(registers) not in (len(words), 2 * len(words)):
+        raise low.fail(f"{ins.text} takes {len(words)} registers, not {len(registers)}")
+    for i, register in enumerate(registers):
+        low.put(register, words[i] if i < len(words) else low.const(_I32, 0))
+
+
+def _along(ins: Instruction) -> bool:
+    """Whether rows of memory run along K."""
+    return ("a" in ins.mods) == ("row" in ins.mods)
+
+
+def _wmma_product(low: RoutineLowering, ins: Instruction, types: list[str]) -> None:
+    kind = types[1] if len(types) == 4 else "f16"
+    d_type, c_type = types[0], types[-1]
+    form, depth = _WMMA_FORMS[kind]
+    d, a, b, c = (_registers(arg) for arg in ins.args)
+    steps = depth // (4 * ELEMENTS[form])
+    whole = form in INTEGERS
+    saturates = "satfinite" in ins.mods and whole
+    kept = {"f16": (_F32, 4), "f32": (_F32, 8), "s32": (_I32, 8)}
+    if d_type not in kept or c_type not in kept or whole != (d_type == "s32") or (len(d), len(c)) != (kept[d_type][1], kept[c_type][1]):
+        raise low.fail(f"{ins.text} is not portable", _HINT)
+    sums = kept[d_type][0]
+    if c_type == "f16":
+        start = [half(low, word, "f16", upper, _F32) for word in (low.read(x, _I32) for x in c) for upper in (False, True)]
+    else:
+        start = [low.read(x, sums) for x in c]
+    found: list[int] = []
+    for side in range(2):
+        first = start[4 * side : 4 * side + 4]
+        results = [low.const(_I32, 0)] * 4 if saturates else first
+        for step in range(steps):
+            operands = [low.read(x, _I32) for x in (a[2 * step], a[2 * step + 1], b[side * steps + step])]
+            following = [low.code.temp(sums) for _ in range(4)]
+            low.emit("mma", following, [*operands, *results], (int(form),))
+            results = following
+        found += [_saturated(low, x, y) for x, y in zip(first, results, strict=True)] if saturates else results
+    if d_type == "f16":
+        rounded = [low.op("cvt", _F16, value) for value in found]
+        found = [joined(low, rounded[i], rounded[i + 1]) for i in range(0, 8, 2)]
+    for target, result in zip(d, found, strict=True):
+        low.put(target, result)
