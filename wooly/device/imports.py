@@ -22,23 +22,29 @@ def when_imported(name: str, change: Callable[[Any], None]) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one module once, and leaves ``sys.meta_path`` then."""
+    """Finds one module, and leaves ``sys.meta_path`` when that is executed; until then its spec may be asked for without an import."""
 
     def __init__(self, name: str, change: Callable[[Any], None]) -> None:
         self._name = name
         self._change = change
+        self._asking = False
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         """Of that module, with a loader that changes it; None for any other."""
-        if name != self._name:
+        if name != self._name or self._asking:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        self._asking = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._asking = False
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 self._change(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this one loader

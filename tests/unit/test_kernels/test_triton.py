@@ -98,10 +98,11 @@ def test_printing_is_dropped_with_a_warning() -> None:
 
 
 _LATER = """
-import sys
+import importlib.util, sys
 from wooly.device.imports import when_imported
 seen = []
 when_imported("email.mime.text", lambda module: seen.append(module.MIMEText.__name__))
+assert importlib.util.find_spec("email.mime.text") is not None
 assert not seen and "email.mime.text" not in sys.modules
 before = len(sys.meta_path)
 import email.mime.text
