@@ -58,7 +58,7 @@ def _libraries() -> None:
 
     import torch.utils._triton as triton
 
-    # The CUDA build depends on triton, which compiles for a local GPU only.
+    # What torch itself would generate with Triton (Inductor) is for a local GPU; a script's own Triton kernels run (wooly.kernels.triton).
     put(triton, "has_triton_package", lambda: False)
     for name in ("has_triton", "has_triton_tma"):
         clear = getattr(getattr(triton, name, None), "cache_clear", None)
