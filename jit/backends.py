@@ -76,8 +76,10 @@ def create_engine(
     device: int = 0,
     compile_ms: int | None = None,
 ) -> Engine:
-    """An engine of this backend (``fuel`` None: as ``FUEL`` says; ``vram_bytes`` 0: for `cuda`, what the device has; ``compile_ms``: time
-    that one compilation may take, None: as ``CompileLimits`` says).
+    """An engine of this backend.
+
+    ``fuel`` None: as ``FUEL`` says; ``vram_bytes`` 0: for `cuda`, what the device has; ``compile_ms``: processor time that one compilation
+    may take, None: as ``CompileLimits`` says.
 
     Raises UnknownBackend, or ToolchainError when the machine lacks what it needs.
     """

@@ -233,7 +233,7 @@ class EngineConfig:
     """How an engine is set up.
 
     ``cache_dir`` None: compiled kernels are kept in memory only. ``fuel``: thread-instructions that one launch of a kernel may execute.
-    ``device``: which one, where a backend finds several. ``compile_ms``: time that one compilation may take, None: the default.
+    ``device``: which one, where a backend finds several. ``compile_ms``: processor time that one compilation may take, None: the default.
     """
 
     cache_dir: Path | None

@@ -226,8 +226,8 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     ),
     _number(
         "WOOLY_COMPILE_MS", 20_000, 1_000, 600_000, _NODE,
-        "Time that compiling one kernel may take, in ms; other compilations of the device wait so long at most. Large Triton kernels "
-        "need more with `WOOLY_BACKEND=opencl` on a processor.",
+        "Processor time that compiling one kernel may take, in ms, and four times as much by the clock; other compilations of the device "
+        "wait so long at most. Large Triton kernels need more with `WOOLY_BACKEND=opencl` on a processor.",
     ),
     # Node: scheduling.
     Variable("WOOLY_SCHED_POLICY", "strict, fifo or timeslice", "strict", _NODE, "How a device is shared between sessions."),

@@ -90,7 +90,7 @@ def test_programs_are_found_on_disk_and_damaged_ones_are_made_again(tmp_path: Pa
 
 def test_a_kernel_that_takes_the_compiler_too_long_is_refused_and_the_next_one_is_not() -> None:
     """A thousand barriers with memory between them cost PoCL minutes, most of them when the kernel would first run."""
-    device = OpenclDevice(ObjectCache(None), 2, CompileProcess(CompileLimits(wall_ms=6_000)))
+    device = OpenclDevice(ObjectCache(None), 2, CompileProcess(CompileLimits(cpu_ms=6_000)))
     w = Writer(threads=32)
     w.buffer("y", F, Access.WRITE)
     place, words = w.index(), w.shared(DType.I64, 64)

@@ -53,12 +53,21 @@ def test_a_compiler_that_aborts_is_a_refusal(process: CompileProcess) -> None:
 
 
 def test_a_compiler_that_takes_too_long_is_ended() -> None:
-    process = CompileProcess(CompileLimits(wall_ms=300))
+    process = CompileProcess(CompileLimits(cpu_ms=300))
     try:
         with pytest.raises(KernelRefused, match="more than 300 ms"):
             process.compile("llvm", b"\1" + bomb(200_000).encode())
     finally:
         process.close()
+
+
+def test_a_compiler_on_a_busy_machine_has_four_times_its_limit() -> None:
+    limits = CompileLimits(cpu_ms=1000)
+    assert limits.left_s(0.0, 0.0) == 1.0
+    assert limits.left_s(0.25, 2.0) == 0.75  # it waited for its turn
+    assert limits.left_s(1.0, 1.0) == 0.0
+    assert limits.left_s(0.5, 3.75) == 0.25
+    assert limits.left_s(0.0, 4.0) == 0.0
 
 
 def test_a_compiler_that_takes_too_much_memory_is_ended() -> None:
