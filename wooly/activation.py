@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wooly import tracebacks
@@ -43,17 +44,18 @@ def activate(config: Config, connect: Callable[[], Link] | None = None) -> None:
         warnings.filterwarnings("ignore", message=r".*other operators may also be overridden", category=UserWarning)
         install.register(connect or (lambda: _open(config)), backend_module(), *_checking(config))
     patch(RECORDER, config.device_count)
-    when_imported("triton.backends", _run_triton_here)
+    when_imported("triton.backends", partial(_run_triton_here, config.triton_math))
     if not config.debug:
         tracebacks.install()
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
     gc.freeze()
 
 
-def _run_triton_here(backends: Any) -> None:
+def _run_triton_here(math: str, backends: Any) -> None:
+    from wis.kernel.model import Math
     from wooly.kernels.triton import replace_nvidia  # only for scripts that import Triton
 
-    replace_nvidia(backends)
+    replace_nvidia(backends, Math[math.upper()])
 
 
 def _checking(config: Config) -> list[Callable[[Any], Any]]:

@@ -49,6 +49,7 @@ class Config:
     nats_urls: tuple[str, ...] = ()
     debug: bool = False
     check: str = "off"
+    triton_math: str = "strict"
     check_dir: str = ""
     profile: str = ""
     tenant: str = "default"
@@ -280,6 +281,13 @@ KEYS: Final[tuple[Key, ...]] = (
     Key("WOOLYAI_SWAP_FROM_VRAM", "swap_from_vram", _switch, _BOOL, "whether this task's unused VRAM may be swapped out"),
     Key("WOOLY_NATS_URL", "nats_urls", _urls("nats", "tls", "ws", "wss"), "URLs such as nats://bus:4222, separated by commas", "the bus"),
     Key("WOOLY_DEBUG", "debug", _switch, _BOOL, "verbose client log"),
+    Key(
+        "WOOLY_TRITON_MATH",
+        "triton_math",
+        _choice("strict", "native"),
+        "strict or native",
+        "whether Triton kernels give the same bits on every device, or use its own functions and tensor cores",
+    ),
     Key("WOOLY_CHECK", "check", _choice("off", "cpu"), "off or cpu", "run every operation on the CPU too; stop at the first that differs"),
     Key("WOOLY_CHECK_DIR", "check_dir", _path, "a folder", "where WOOLY_CHECK writes scripts; unset: the working directory"),
     Key("WOOLY_PROFILE", "profile", _path, "a file", "where to write a timeline of the script; it also says what bounds it"),

@@ -227,9 +227,8 @@ _op(
     "the warp's product of a 16-row and an 8-column matrix (wis.kernel.matrix): a0, a1, b, c0 to c3",
     n_outs=4,
     attrs=("elements",),
-    core=False,
 )
-_op(88, "mma_f64", Sig.MMA_F64, 4, "the same of 8 rows, f64: a, b, c0, c1", n_outs=2, core=False)
+_op(88, "mma_f64", Sig.MMA_F64, 4, "the same of 8 rows, f64: a, b, c0, c1", n_outs=2)
 _op(86, "redux", Sig.REDUX, 2, "fold of the members' values", attrs=("function", "signed"))
 for _c, _n, _d in ((45, "popc", "number of bits set"), (46, "clz", "number of leading zero bits; the width for 0")):
     _op(_c, _n, Sig.COUNT, 1, _d)

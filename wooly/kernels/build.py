@@ -76,10 +76,10 @@ def _compiled(key: str, source: str, options: Sequence[str], names: Sequence[str
     return _keep(key, Built(_imported(ptx.text, file, math), ptx.names))
 
 
-def build_ptx(text: str, *, file: str = "kernel.ptx", drops_prints: bool = False) -> Built:
+def build_ptx(text: str, *, file: str = "kernel.ptx", math: Math = Math.STRICT, drops_prints: bool = False) -> Built:
     """Ready PTX. ``drops_prints``: printf does nothing, instead of being refused. Raises CompileError naming the line."""
-    key = _key("ptx", text, file, drops_prints)
-    return _remembered(key) or _keep(key, Built(_imported(text, file, Math.STRICT, drops_prints=drops_prints), {}))
+    key = _key("ptx", text, file, int(math), drops_prints)
+    return _remembered(key) or _keep(key, Built(_imported(text, file, math, drops_prints=drops_prints), {}))
 
 
 def load_wis(data: bytes) -> Built:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import torch
 
+from wis.kernel.model import Math
 from wis.kernel.module import ArgKind
 from wooly.device.backend import is_ours, offset_of
 from wooly.errors import CompileError
@@ -32,7 +33,10 @@ SHARED_BYTES_MAX: Final = 96 << 10
 
 
 class TritonUtilities:
-    """What Triton calls ``driver.utils``: device properties and the loader of binaries."""
+    """What Triton calls ``driver.utils``: device properties and the loader of binaries. ``math``: how kernels compute."""
+
+    def __init__(self, math: Math = Math.STRICT) -> None:
+        self._math = math
 
     def get_device_properties(self, device: int) -> dict[str, int]:
         """Of the device, by Triton's names. Sizes in bytes, rates in kHz, the width of the bus in bits."""
@@ -52,7 +56,7 @@ class TritonUtilities:
         text = ptx.decode()
         if "vprintf" in text:
             warnings.warn(f"{name}: tl.device_print prints nothing on a remote device; store values into a tensor", stacklevel=2)
-        built = build_ptx(text, file=f"{name}.ptx", drops_prints=True)
+        built = build_ptx(text, file=f"{name}.ptx", math=self._math, drops_prints=True)
         function = Function(built, built.entry(name), Variables(built))
         return built, function, 0, 0, function.launcher.verified.kernel.threads_max
 
@@ -152,7 +156,7 @@ def _attribute(value: Any) -> str:
     return "D" if tensor.data_ptr() % 16 == 0 else ""
 
 
-def replace_nvidia(backends: Any) -> None:
+def replace_nvidia(backends: Any, math: Math) -> None:
     """Put our driver and backend in the place of NVIDIA's in module ``triton.backends``, which has just been imported."""
     if "nvidia" not in backends.backends:
         return
@@ -190,7 +194,7 @@ def replace_nvidia(backends: Any) -> None:
 
         def __init__(self) -> None:
             super().__init__()
-            self.utils = TritonUtilities()
+            self.utils = TritonUtilities(math)
             self.launcher_cls = TritonLauncher
 
         @staticmethod

@@ -56,7 +56,7 @@ class _Saved:
 class _Function:
     def __init__(self, verified: VerifiedKernel, name: str, block: Dim3, dynamic_bytes: int, options: KernelOptions) -> None:
         self.verified, self.name, self.options = verified, name, options
-        self.kernel: Kernel = split_registers(verified.with_matrices)
+        self.kernel: Kernel = split_registers(verified.core)
         kernel = self.kernel
         self.judged = judged(kernel)
         self.gang: Gang = gang_of(block, verified.uses.warp, self.judged)

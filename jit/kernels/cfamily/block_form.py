@@ -20,7 +20,7 @@ from jit.kernels.cfamily.regions import Regions
 from jit.kernels.cfamily.runs import Ask, Homes, Once, Place, Run, Steps
 from jit.kernels.cfamily.warp import MATRIX_SIGS
 from jit.kernels.launch import Dim3, KernelOptions
-from wis.kernel.model import WARP, Bar, Br, Cbr, Kernel, RegType, Ret, Switch, Sync, Terminator
+from wis.kernel.model import WARP, Bar, Br, Cbr, RegType, Ret, Switch, Sync, Terminator
 from wis.kernel.ops import BY_CODE
 from wis.kernel.verify import VerifiedKernel
 
@@ -49,10 +49,6 @@ class BlockForm(Frame):
         self.scheduled = bool(self.units)
         self.waits = self.scheduled and any(b in self.regions.waiting for b in (*self.units, *self.regions.split))
         self.traps = self.traps or self.waits
-
-    @staticmethod
-    def form_of(verified: VerifiedKernel) -> Kernel:
-        return verified.with_matrices
 
     # --- the plan
     def parting(self) -> list[int]:

@@ -16,7 +16,7 @@ from jit.kernels.cfamily.memory import Memory, trap_code
 from jit.kernels.cfamily.values import Values
 from jit.kernels.launch import Dim3, KernelOptions
 from wis.encoding import digest
-from wis.kernel.model import BufferParam, Kernel, Op, RegType, Special, TrapKind
+from wis.kernel.model import BufferParam, Op, RegType, Special, TrapKind
 from wis.kernel.ops import BY_CODE, Sig
 from wis.kernel.verify import TRAPPING, VerifiedKernel
 
@@ -35,7 +35,7 @@ class Frame:
 
     def __init__(self, verified: VerifiedKernel, language: Language, block: Dim3, dynamic_bytes: int, options: KernelOptions) -> None:
         self.verified, self.language, self.block, self.dynamic_bytes, self.options = verified, language, block, dynamic_bytes, options
-        self.kernel = self.form_of(verified)
+        self.kernel = verified.core
         self.threads = prod(block)
         self.flow = verified.flow
         self.place = {b: i for i, b in enumerate(self.flow.order)}
@@ -45,13 +45,8 @@ class Frame:
         suffix = self._suffix()
         self.entry = f"k_{self.kernel.name[:_NAME_MAX]}_{suffix}"
         self.memory = Memory(self.kernel, language, dynamic_bytes, options.check, self.local(), self.register, suffix)
-        self.sites = _sites(verified, self.kernel)
+        self.sites = _sites(verified)
         self.traps = bool(verified.sites) and (options.check or any(self._ops(Sig.RAISE)))
-
-    @staticmethod
-    def form_of(verified: VerifiedKernel) -> Kernel:
-        """The kernel in the ops that are written."""
-        return verified.core
 
     def _suffix(self) -> str:
         """Tells programs of one kernel apart."""
@@ -157,11 +152,11 @@ class Frame:
         return self.values.value(row, RegType(self.kernel.regs[op.ins[-1]]), target, [self.register(r) for r in op.ins])
 
 
-def _sites(verified: VerifiedKernel, kernel: Kernel) -> list[dict[int, int]]:
-    """Trapping ops of ``kernel`` come in the order of those of ``flat``, block for block."""
+def _sites(verified: VerifiedKernel) -> list[dict[int, int]]:
+    """Trapping ops of ``core`` come in the order of those of ``flat``, block for block."""
     found: list[dict[int, int]] = []
     number = 0
-    for block in kernel.blocks:
+    for block in verified.core.blocks:
         here: dict[int, int] = {}
         for i, op in enumerate(block.code):
             if BY_CODE[op.op].sig in TRAPPING:

@@ -4,6 +4,7 @@ special functions that libraries lack. All are in the words of the preludes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from wis.kernel.matrix import ELEMENTS, INTEGERS, SIGNED
@@ -104,7 +105,7 @@ HELPERS: Final[dict[str, str]] = {
 }""",
 }
 _ELEMENT: Final = {
-    Matrix.F16: "wis_f16((u16)({0} >> 16 * {1}))", Matrix.BF16: "AS_F32({0} >> 16 * {1} << 16)", Matrix.TF32: "AS_F32({0} & 0xffffe000u)",
+    Matrix.F16: "wis_f16((u16)({0} >> 16 * e))", Matrix.BF16: "AS_F32({0} >> 16 * e << 16)", Matrix.TF32: "AS_F32({0} & 0xffffe000u)",
 }  # fmt: skip
 
 
@@ -112,17 +113,15 @@ def _matrix(form: Matrix) -> str:
     """A product of a warp (wis.kernel.matrix). ``x``: words of a0, a1 and b of 32 lanes each, ``s``: c0 to c3."""
     each = ELEMENTS[form]
     depth, kind = 4 * each, "u32" if form in INTEGERS else "f32"
-    left = right = _ELEMENT.get(form, "")
-    if form in INTEGERS:
-        left, right = ("(u32)((s32)({0} << 24 - 8 * {1}) >> 24)" if signed else "({0} >> 8 * {1} & 255u)" for signed in SIGNED[form])
+    left, right = _elements(form)
     add = "d[j] + v * b[k * 8 + j]" if form in INTEGERS else "fma(v, b[k * 8 + j], d[j])"
     return f"""FN void {_name(form)}(PRIVATE const u32 *x, PRIVATE {kind} *s) {{
   {kind} a[{16 * depth}], b[{depth * 8}], d[8];
   for (u32 l = 0; l < 32; l++) for (u32 e = 0; e < {each}; e++) {{
     const u32 k = (l & 3) * {each} + e, g = l >> 2;
-    a[g * {depth} + k] = {left.format("x[l]", "e")};
-    a[(g + 8) * {depth} + k] = {left.format("x[32 + l]", "e")};
-    b[k * 8 + g] = {right.format("x[64 + l]", "e")};
+    a[g * {depth} + k] = {left.format("x[l]")};
+    a[(g + 8) * {depth} + k] = {left.format("x[32 + l]")};
+    b[k * 8 + g] = {right.format("x[64 + l]")};
   }}
   for (u32 i = 0; i < 16; i++) {{
     PRIVATE {kind} *c = s + (i >> 3) * 64 + (i & 7) * 4;
@@ -134,6 +133,62 @@ def _matrix(form: Matrix) -> str:
     for (u32 j = 0; j < 8; j++) c[(j & 1) * 32 + (j >> 1)] = d[j];
   }}
 }}"""
+
+
+def _elements(form: Matrix) -> tuple[str, str]:
+    """Element ``e`` of a word of A, and of B, as a format of the word."""
+    if form in INTEGERS:
+        left, right = ("(u32)((s32)({0} << 24 - 8 * e) >> 24)" if signed else "({0} >> 8 * e & 255u)" for signed in SIGNED[form])
+        return left, right
+    return _ELEMENT[form], _ELEMENT[form]
+
+
+def _matrix_of_lanes(form: Matrix) -> str:
+    """The same for one lane of a warp, of which the lanes in ``wm`` are there."""
+    kind = "u32" if form in INTEGERS else "f32"
+    left, right = _elements(form)
+    add = "s[{0}] + {1} * {2}" if form in INTEGERS else "fma({1}, {2}, s[{0}])"
+    sums = " ".join(f"s[{i}] = {add.format(i, x, y)};" for i, (x, y) in enumerate((x, y) for x in "pq" for y in "vw"))
+    return f"""FN void {_name(form)}_lane(u32 wm, u32 lane, u32 a0, u32 a1, u32 b, PRIVATE {kind} *s) {{
+  for (u32 t = 0; t < 4; t++) {{
+    const u32 i = (lane & 28u) | t, j = (lane & 3u) * 8 + t, k = j + 4;
+    u32 x0 = WARP_SHFL(wm, a0, i), x1 = WARP_SHFL(wm, a1, i), y0 = WARP_SHFL(wm, b, j), y1 = WARP_SHFL(wm, b, k);
+    if (!(wm >> i & 1)) x0 = x1 = 0;
+    if (!(wm >> j & 1)) y0 = 0;
+    if (!(wm >> k & 1)) y1 = 0;
+    for (u32 e = 0; e < {ELEMENTS[form]}; e++) {{
+      const {kind} p = {left.format("x0")}, q = {left.format("x1")}, v = {right.format("y0")}, w = {right.format("y1")};
+      {sums}
+    }}
+  }}
+}}"""
+
+
+def _tensor(name: str, instruction: str, factors: Sequence[str], kind: str, n: int) -> str:
+    """By the instruction where all lanes are there and the device has it: its order of sums is the device's own."""
+    code = {"u32": "r", "f32": "f", "f64": "d"}
+    sums = ", ".join(f"%{i}" for i in range(n))
+    groups = (factors[:-1], factors[-1:])
+    places = iter(range(n, n + len(factors)))
+    operands = ", ".join("{" + ", ".join(f"%{next(places)}" for _ in group) + "}" for group in groups)
+    inout = ", ".join(f'"+{code[kind]}"(s[{i}])' for i in range(n))
+    ins = ", ".join(f'"{code["f64" if kind == "f64" else "u32"]}"({x})' for x in factors)
+    parameters = ", ".join(f"{'f64' if kind == 'f64' else 'u32'} {x}" for x in factors)
+    return f"""FN void {name}_tensor(u32 wm, u32 lane, {parameters}, PRIVATE {kind} *s) {{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if (wm == ~0u) {{
+    asm volatile("{instruction} {{{sums}}}, {operands}, {{{sums}}};" : {inout} : {ins});
+    return;
+  }}
+#endif
+  {name}_lane(wm, lane, {", ".join(factors)}, s);
+}}"""
+
+
+def _instruction(form: Matrix) -> str:
+    sums = "s32" if form in INTEGERS else "f32"
+    left, _, right = form.name.lower().partition("_")
+    return f"mma.sync.aligned.m16n8k{4 * ELEMENTS[form]}.row.col.{sums}.{left}.{right or left}.{sums}"
 
 
 def _name(form: Matrix) -> str:
@@ -151,7 +206,24 @@ HELPERS["wis_mma_f64"] = """FN void wis_mma_f64(PRIVATE const f64 *x, PRIVATE f6
   for (u32 l = 0; l < 32; l++) for (u32 j = 0; j < 2; j++) for (u32 k = 0; k < 4; k++)
     s[j * 32 + l] = fma(x[(l & ~3u) + k], x[32 + (2 * (l & 3) + j) * 4 + k], s[j * 32 + l]);
 }"""
-NEEDS: Final = {"wis_mma_f16": ("wis_f16",), "wis_brev64": ("wis_brev32",)}
+HELPERS["wis_mma_f64_lane"] = """FN void wis_mma_f64_lane(u32 wm, u32 lane, f64 a, f64 b, PRIVATE f64 *s) {
+  for (u32 t = 0; t < 4; t++) for (u32 n = 0; n < 2; n++) {
+    const u32 i = (lane & 28u) | t, j = (lane & 3u) * 8 + 4 * n + t;
+    const f64 x = WARP_SHFL(wm, a, i), y = WARP_SHFL(wm, b, j);
+    s[n] = fma(wm >> i & 1 ? x : 0.0, wm >> j & 1 ? y : 0.0, s[n]);
+  }
+}"""
+HELPERS.update((f"{_name(form)}_lane", _matrix_of_lanes(form)) for form in Matrix)
+HELPERS.update(
+    (f"{_name(form)}_tensor", _tensor(_name(form), _instruction(form), ("a0", "a1", "b"), "u32" if form in INTEGERS else "f32", 4))
+    for form in Matrix
+)
+HELPERS["wis_mma_f64_tensor"] = _tensor("wis_mma_f64", "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", ("a", "b"), "f64", 2)
+NEEDS: Final = {
+    **{f"{_name(form)}_tensor": (f"{_name(form)}_lane",) for form in Matrix}, "wis_mma_f64_tensor": ("wis_mma_f64_lane",),
+    "wis_mma_f16": ("wis_f16",), "wis_mma_f16_lane": ("wis_f16",), "wis_mma_f16_tensor": ("wis_f16", "wis_mma_f16_lane"),
+    "wis_brev64": ("wis_brev32",),
+}  # fmt: skip
 """Helpers that helpers call."""
 
 _FUNCTIONS: Final = {

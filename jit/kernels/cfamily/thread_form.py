@@ -13,10 +13,11 @@ from typing import ClassVar
 
 from jit.kernels.cfamily.abi import Form, Source
 from jit.kernels.cfamily.frame import POLL_BITS, Frame
+from jit.kernels.cfamily.helpers import matrix_helper
 from jit.kernels.cfamily.language import REGISTER
 from jit.kernels.cfamily.stopping import FuelExits, Place
-from jit.kernels.cfamily.warp import WARP_SIGS, asks_lanes, folding, kind_of, source_lane, vote
-from wis.kernel.model import WARP, Bar, Br, Cbr, Kernel, Op, RegType, Ret, Switch, Sync, Terminator
+from jit.kernels.cfamily.warp import MATRIX_SIGS, WARP_SIGS, asks_lanes, folding, kind_of, source_lane, vote
+from wis.kernel.model import WARP, Bar, Br, Cbr, Kernel, Math, Op, RegType, Ret, Switch, Sync, Terminator
 from wis.kernel.ops import BY_CODE, Sig
 from wis.kernel.verify import Barriers
 
@@ -145,10 +146,24 @@ class ThreadForm(Frame):
         if self.options.meter:
             lines.append(f"  n += {self.verified.costs[b]}u;")
         for i, op in enumerate(self.kernel.blocks[b].code):
-            text = _lane_statement(self.kernel, op, self.register) if BY_CODE[op.op].sig in WARP_SIGS else self.statement(b, i)
+            sig = BY_CODE[op.op].sig
+            if sig in MATRIX_SIGS:
+                text = self._product(op)
+            else:
+                text = _lane_statement(self.kernel, op, self.register) if sig in WARP_SIGS else self.statement(b, i)
             if text:
                 lines.append("  " + text)
         return [*lines, *("  " + line for line in self._end(b, self.kernel.blocks[b].end))]
+
+    def _product(self, op: Op) -> str:
+        """A product of matrices, by a function that asks other lanes or, under native math, uses tensor cores."""
+        helper = matrix_helper(op) + ("_tensor" if self.kernel.math == Math.NATIVE else "_lane")
+        self._note(helper)
+        x, out = [self.register(r) for r in op.ins], [self.register(r) for r in op.outs]
+        factors, sums = x[: -len(out)], x[-len(out) :]
+        kind = REGISTER[RegType(self.kernel.regs[op.outs[0]])]
+        results = " ".join(f"{r} = s[{i}];" for i, r in enumerate(out))
+        return f"{{ {kind} s[{len(out)}] = {{ {', '.join(sums)} }}; {helper}(wm, t & 31u, {', '.join(factors)}, s); {results} }}"
 
     def _end(self, b: int, end: Terminator) -> list[str]:
         match end:

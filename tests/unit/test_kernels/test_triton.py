@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from wis.kernel.model import Math
 from wooly.errors import KernelArgumentError
 from wooly.kernels.triton import TritonLauncher, TritonUtilities
 
@@ -58,6 +59,13 @@ def test_pointers_into_a_storage_and_wrapped_tensors() -> None:
     launcher(1, 1, 1, 0, function, None, None, None, None, a, SimpleNamespace(base=both), c, 32, 32, 32, 32, 32, 32, None)
     want = both[32:].float().cpu() @ both[:32].float().cpu()
     assert torch.allclose(c.cpu(), want, atol=1e-4)
+
+
+@pytest.mark.parametrize("math", list(Math))
+def test_kernels_compute_as_the_setting_says(math: Math) -> None:
+    text = (FOLDER / "product_f16.ptx").read_bytes()
+    _, function, *_ = TritonUtilities(math).load_binary("product", text, 4096, 0)
+    assert function.launcher.verified.kernel.math == math
 
 
 def test_an_empty_grid_runs_nothing_and_hooks_are_called() -> None:

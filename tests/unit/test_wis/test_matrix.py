@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -10,8 +11,10 @@ import numpy.typing as npt
 import pytest
 
 from jit.errors import ToolchainError
+from jit.kernels.cfamily import CUDA, Form, emit
 from jit.kernels.launch import KernelLaunch
-from tests.support.kernel_devices import KERNEL_DEVICES, KernelDevice
+from tests.support.cuda_driver import Driver, cupy_on_host
+from tests.support.kernel_devices import KERNEL_DEVICES, KernelDevice, ReferenceKernels, cuda_kernels
 from tests.support.kernel_ops import edge_values, one_op, run_op
 from wis.kernel.interpret import Launch, launch
 from wis.kernel.matrix import ELEMENTS, INTEGERS, SIGNED
@@ -107,12 +110,13 @@ def test_a_warp_multiplies_doubles() -> None:
     assert np.array_equal(found[1], want[lanes >> 2, lanes % 4 * 2 + 1])
 
 
-def kernel_text(form: Matrix | None) -> str:
-    """Two products in a row in all lanes, with results in the registers of operands; then one in the lanes whose number a mask has.
+def kernel_text(form: Matrix | None, math: str = "strict", *, parted: bool = True) -> str:
+    """Two products in a row in all lanes, with results in the registers of operands; then one in the lanes whose number a mask has, or in
+    all (``parted`` False).
 
     Parameters: i32 words (24 a thread), the mask, results (8 words a thread, f64: 4 doubles).
     """
-    head = "kernel 2 k\nmath strict\nthreads 1024\nparam buf {0} r\nparam i32\nparam buf {0} w\n"
+    head = f"kernel 2 k\nmath {math}\nthreads 1024\nparam buf {{0}} r\nparam i32\nparam buf {{0}} w\n"
     start = [
         "block 0", "r0 = special(ctaid.x)", "r1 = special(ntid.x)", "r2 = mul r0, r1", "r0 = special(tid.x)", "r2 = add r2, r0",
     ]  # fmt: skip
@@ -142,7 +146,8 @@ def kernel_text(form: Matrix | None) -> str:
         "r7 = eq r5, r6",
         "cbr r7, 1, 2",
     ]
-    lines = [*start, *load, call, call, *store, *first, *lanes, "block 1", call, "br 2", "block 2", *second, "ret"]
+    third = [*lanes, "block 1", call, "br 2", "block 2"] if parted else ["r5 = param(p1)", call]
+    lines = [*start, *load, call, call, *store, *first, *third, *second, "ret"]
     unit = "f64" if form is None else "u32"
     return head.format(unit) + f"regs {'i32 ' * 7}pred i32 i32 {kinds}\n" + "\n".join(lines) + "\n"
 
@@ -173,13 +178,30 @@ def test_a_device_multiplies_as_defined_also_where_lanes_are_missing(device: Ker
     assert parse_kernel(print_kernel(verified.kernel)) == verified.kernel
     blocks, mask = 3, 0x5A5AFF0F if form is not Matrix.F16 else 0xDA5AFF0F - (1 << 32)
     given, want = operands(form, blocks * threads)
-    out, by_lanes = want.copy(), want.copy()
+    out = want.copy()
     shape = Launch((blocks, 1, 1), (threads, 1, 1))
     launch(verified, shape, [in_bytes(given), mask, in_bytes(want)])
-    launch(verify_kernel(verified.core), shape, [in_bytes(given), mask, in_bytes(by_lanes)])
     prepared = device.prepare(verified, (threads, 1, 1))
     outcome = device.run(prepared, KernelLaunch(shape.grid, shape.block), [in_bytes(given).copy(), mask, in_bytes(out)])
     assert outcome.trap is None
     assert np.isfinite(want).sum() > want.size // 4
-    assert np.array_equal(by_lanes, want, equal_nan=True)
+    assert np.array_equal(out, want, equal_nan=True)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nvidia") is None, reason="the CUDA compiler's wheel is not installed")
+@pytest.mark.parametrize("math", ["strict", "native"])
+@pytest.mark.parametrize("form", [*_FORMS, None], ids=lambda form: form.name if form is not None else "F64")
+def test_cuda_multiplies_by_shuffles_or_by_its_instruction(form: Matrix | None, math: str) -> None:
+    """Executed without a GPU: the emitted text through NVRTC and the importer. All lanes are there, as CUDA's thread form requires."""
+    verified = verify_kernel(parse_kernel(kernel_text(form, math, parted=False)))
+    assert emit(verified, CUDA, (64, 1, 1)).form is Form.THREAD
+    given, want = operands(form, 64)
+    out, mask = want.copy(), -1
+    launch(verified, Launch((1, 1, 1), (64, 1, 1)), [in_bytes(given), mask, in_bytes(want)])
+    with cupy_on_host(Driver(device=ReferenceKernels())):
+        device = cuda_kernels()
+        prepared = device.prepare(verified, (64, 1, 1))
+        outcome = device.run(prepared, KernelLaunch((1, 1, 1), (64, 1, 1)), [in_bytes(given).copy(), mask, in_bytes(out)])
+        device.close()
+    assert outcome.trap is None
     assert np.array_equal(out, want, equal_nan=True)

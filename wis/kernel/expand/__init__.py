@@ -10,17 +10,14 @@ from typing import Final
 
 import msgspec
 
-from wis.kernel import matrix
 from wis.kernel.expand import bits, rounding
 from wis.kernel.model import Block, Function, Kernel, Math, Op, RegType, Rounding
-from wis.kernel.ops import BY_CODE, Sig, codes_of
+from wis.kernel.ops import BY_CODE
 from wis.kernel.strict import strict_form
 from wis.kernel.strict.trace import Trace
 
-__all__ = ["MATRICES", "expand", "expanded_ops", "form_of", "in_place"]
+__all__ = ["expand", "expanded_ops", "form_of", "in_place"]
 
-MATRICES: Final = codes_of(Sig.MMA, Sig.MMA_F64)
-"""Products of matrices: back ends that have no better way compute them lane by lane."""
 _TO_NEAREST: Final = {
     "add_r": "add", "mul_r": "mul", "fma_r": "fma", "div_r": "div", "sqrt_r": "sqrt", "s2f_r": "s2f", "u2f_r": "u2f",
 }  # fmt: skip
@@ -63,8 +60,8 @@ def in_place(form: Function, op: Op, temporary: Callable[[RegType], int]) -> Ite
         yield moved, RegType(form.regs[inner.outs[0]])
 
 
-def expand(flat: Kernel, *, keep: frozenset[int] = frozenset()) -> Kernel:
-    """``flat`` (no functions) with core ops only, block for block, ops that may trap in the same order. ``keep``: codes of ops that stay.
+def expand(flat: Kernel) -> Kernel:
+    """``flat`` (no functions) with core ops only, block for block, ops that may trap in the same order.
 
     Under Math.STRICT named functions become their strict forms; those without one (in a type) stay. The kernel itself when nothing changes.
     """
@@ -77,12 +74,9 @@ def expand(flat: Kernel, *, keep: frozenset[int] = frozenset()) -> Kernel:
     for block in flat.blocks:
         code: list[Op] = []
         for op in block.code:
+            form = form_of(op, flat.regs) if _changes(flat, op) else None
             before = len(code)
-            form = form_of(op, flat.regs) if op.op not in MATRICES and _changes(flat, op) else None
-            if op.op in MATRICES and op.op not in keep:
-                registers.reuse()
-                code += matrix.lane_ops(op, registers.take)
-            elif form is None or op.op in keep:
+            if form is None:
                 code.append(op)
             else:
                 registers.reuse()
@@ -98,22 +92,9 @@ def expanded_ops(flat: Kernel) -> int:
     total = 0
     for block in flat.blocks:
         for op in block.code:
-            if op.op in MATRICES:
-                total += _matrix_ops(op)
-                continue
             form = form_of(op, flat.regs) if _changes(flat, op) else None
             total += 1 if form is None else len(form.blocks[0].code)
     return total
-
-
-def _matrix_ops(op: Op) -> int:
-    return _matrix_ops_of(op.op, op.attrs)
-
-
-@cache
-def _matrix_ops_of(code: int, attrs: tuple[int, ...]) -> int:
-    row = BY_CODE[code]
-    return sum(1 for _ in matrix.lane_ops(Op(code, tuple(range(row.n_outs)), tuple(range(row.n_ins)), attrs), lambda type_: 0))
 
 
 def _changes(kernel: Kernel, op: Op) -> bool:

@@ -32,7 +32,7 @@ from wis.dtypes import DType
 from wis.encoding import digest
 from wis.kernel.certificate import Certificate, certify
 from wis.kernel.encoding import encode_kernel
-from wis.kernel.expand import MATRICES, expand, expanded_ops
+from wis.kernel.expand import expand, expanded_ops
 from wis.kernel.flow import Flow, analyse, definitely_assigned, is_ordered
 from wis.kernel.inline import inline
 from wis.kernel.limits import KERNEL_LIMITS, KernelLimits
@@ -55,7 +55,8 @@ _PLACED: Final = _TRAPPING - codes_of(Sig.RAISE)  # those that access memory
 _COUNTED: Final = codes_of(Sig.BYTES_LOAD, Sig.BYTES_STORE)
 _SPACED: Final = _PLACED | codes_of(Sig.ADDRESS)
 _ATOMICS: Final = codes_of(Sig.ATOM, Sig.RED)
-_WARP: Final = MATRICES | codes_of(Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX)
+_MATRICES: Final = codes_of(Sig.MMA, Sig.MMA_F64)
+_WARP: Final = _MATRICES | codes_of(Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX)
 
 
 class Barriers(IntEnum):
@@ -114,13 +115,6 @@ class VerifiedKernel:
     ordered: bool
     uses: Uses
 
-    @property
-    def with_matrices(self) -> Kernel:
-        """``flat`` in core ops and products of matrices, for back ends that compute these as a whole; ``core`` where there are none."""
-        if any(op.op in MATRICES for block in self.flat.blocks for op in block.code):
-            return expand(self.flat, keep=MATRICES)
-        return self.core
-
 
 def verify_kernel(kernel: Kernel, limits: KernelLimits = KERNEL_LIMITS) -> VerifiedKernel:
     """Check every rule. Raises VerifyError with all findings of the first pass that has any."""
@@ -154,7 +148,7 @@ def verify_kernel(kernel: Kernel, limits: KernelLimits = KERNEL_LIMITS) -> Verif
         flow=flow,
         uniformity=same,
         certificate=certify(flat, flow),
-        costs=tuple(1 + sum(COST if op.op in MATRICES else 1 for op in block.code) for block in flat.blocks),
+        costs=tuple(1 + sum(COST if op.op in _MATRICES else 1 for op in block.code) for block in flat.blocks),
         sites=sites,
         aligns=_aligns(flat),
         barriers=_barriers(flat, flow),
