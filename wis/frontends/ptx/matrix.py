@@ -214,11 +214,10 @@ def _wmma_sums(
     held = _I16 if packed else _F32 if kind == "f32" else _I32
     at = _sum_places(low, places, group, within)
     if "store" in ins.mods:
-        for place, register in zip(at, [r for r in registers for _ in range(2 if packed else 1)], strict=True):
-            value = low.read(register, _I32 if packed else held)
+        for i, place in enumerate(at):
+            value = low.read(registers[i // 2 if packed else i], _I32 if packed else held)
             if packed:
-                upper = low.op("shr_u", _I32, value, low.const(_I32, 16)) if at.index(place) % 2 else value
-                value = low.op("narrow", _I16, upper)
+                value = low.op("narrow", _I16, low.op("shr_u", _I32, value, low.const(_I32, 16)) if i % 2 else value)
             access(low, "store", places.space, place, [value], dtype)
         return
     values = [low.code.temp(held) for _ in at]
