@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,21 @@ end
 """The interpreters of lupa are built without it."""
 
 
-def runtime(version: str, file: Path, **slurm: Any) -> Any:
-    """An interpreter that has loaded a hook."""
+HOOK_PROCESS = """
+import os, subprocess, sys
+pipe = os.pipe() if sys.argv[1] == "True" else ()
+sys.exit(subprocess.run(["sh", "-c", sys.argv[2]]).returncode)
+"""
+"""The process that a hook's commands have as their parent: with both ends of a pipe, or without. This one, which stands for slurmscriptd,
+may have pipes of other tests."""
+
+
+def runtime(version: str, file: Path, *, holding: bool = False, **slurm: Any) -> Any:
+    """An interpreter that has loaded a hook. ``holding``: the hook's process has the pipe of another job."""
     lua = RUNTIMES[version](unpack_returned_tuples=True)
 
     def shell(command: str) -> Any:
-        done = subprocess.run(["sh", "-c", command], stdout=subprocess.PIPE, check=False)
+        done = subprocess.run([sys.executable, "-S", "-E", "-c", HOOK_PROCESS, str(holding), command], stdout=subprocess.PIPE, check=False)
         return lua.table_from(done.stdout.decode().split("\n")[:-1])
 
     lua.globals().shell = shell
@@ -286,6 +296,16 @@ def test_a_restarted_slurmctld_keeps_the_reservation_and_a_reused_id_has_another
     assert task().startswith("lab-42-1795000007-")
 
 
+def test_pipes_of_the_parent_do_not_count(site: Site) -> None:
+    site.setup()
+    ends = os.pipe()
+    try:
+        assert site.call("slurm_bb_data_in", str(site.script)) == 0
+    finally:
+        for end in ends:
+            os.close(end)
+
+
 def test_newer_versions_ask_again_instead_of_waiting(site: Site) -> None:
     site.setup()
     assert site.call("slurm_bb_data_in", str(site.script), SLURM_BB_BUSY="BUSY") == 0 and site.given("wooly") == []
@@ -298,14 +318,9 @@ def test_newer_versions_ask_again_instead_of_waiting(site: Site) -> None:
 
 
 def test_a_process_with_the_pipe_of_another_job_does_not_wait(site: Site) -> None:
-    """slurmscriptd forks in threads: see holds_another_job. Here both ends are open in this process and closed in its parent."""
+    """slurmscriptd forks in threads: see holds_another_job."""
     site.setup()
-    read, write = os.pipe()
-    try:
-        found = site.call("slurm_bb_data_in", str(site.script))
-    finally:
-        os.close(read)
-        os.close(write)
+    found = site.call("slurm_bb_data_in", str(site.script), holding=True)
     assert found == (-1, "wooly: staged again") and site.given("wooly") == []
     site.given("scontrol")
     assert site.call("slurm_bb_job_teardown", str(site.script), "true") == 0
