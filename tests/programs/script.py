@@ -174,6 +174,10 @@ class Script:
                 return False
             if value.is_complex() and not bool(torch.isfinite(value).all()):  # torch adds alpha * x, of which 0 * inf is a part
                 return False
+            if value.is_floating_point():  # of numbers next to the limit, what a sum or product gives depends on its order
+                finite = value.detach()[torch.isfinite(value)]
+                if bool((finite.abs() > torch.finfo(value.dtype).max / 2).any()):
+                    return False
             if name in self.program.rounded and value.numel() and value.dtype != torch.bool:
                 plain = value.detach().to(torch.complex128 if value.is_complex() else torch.float64)
                 if not bool((plain.abs() < MAGNITUDE_MAX).all()):
