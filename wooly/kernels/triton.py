@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import torch
 
-from wis.kernel.model import Math
+from wis.kernel.limits import KERNEL_LIMITS
+from wis.kernel.model import WARP, Math
 from wis.kernel.module import ArgKind
 from wooly.device.backend import is_ours, offset_of
 from wooly.errors import CompileError
@@ -25,11 +26,8 @@ from wooly.kernels.raw import Function, Variables
 __all__ = ["TritonLauncher", "TritonUtilities", "replace_nvidia"]
 
 CAPABILITY: Final = 80
-WARP: Final = 32
 TIMED: Final = 3
 """Launches by which an autotuner judges a form of a kernel, after one that compiles it."""
-SHARED_BYTES_MAX: Final = 96 << 10
-"""Shared memory of a block that Triton may plan with: what any node accepts (``KernelLimits.dynamic_shared_bytes_max``)."""
 
 
 class TritonUtilities:
@@ -39,10 +37,14 @@ class TritonUtilities:
         self._math = math
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """Of the device, by Triton's names. Sizes in bytes, rates in kHz, the width of the bus in bits."""
+        """Of the device, by Triton's names. Sizes in bytes, rates in kHz, the width of the bus in bits.
+
+        Shared memory is what any node accepts. A node does not report its rates and bus: an A100's stand here, the GPU of this capability,
+        for models of speed that choose among forms of a kernel.
+        """
         found = torch.cuda.get_device_properties(device)
         return {
-            "max_shared_mem": SHARED_BYTES_MAX,
+            "max_shared_mem": KERNEL_LIMITS.dynamic_shared_bytes_max,
             "max_num_regs": 65_536,
             "multiprocessor_count": found.multi_processor_count,
             "warpSize": WARP,
@@ -78,6 +80,7 @@ class TritonLauncher:
         self._types: Final = tuple(src.signature.values())
         self._threads: Final = (WARP * metadata.num_warps, 1, 1)
         self._shared_bytes: Final[int] = metadata.shared
+        self._taken = 0  # arguments of the kernel; known at the first launch
         self._scratch: Final = tuple(
             (getattr(metadata, f"{kind}_scratch_size", 0) or 0, getattr(metadata, f"{kind}_scratch_align", 1) or 1)
             for kind in ("global", "profile")
@@ -93,9 +96,9 @@ class TritonLauncher:
         if blocks > 0:  # an empty grid runs nothing
             given = list(_flattened(self._types, args))
             given += [_scratch(blocks * size, align, stream) if size else None for size, align in self._scratch]
-            # Versions differ in how many pointers to scratch memory a kernel has.
-            wanted = sum(1 for argument in function.entry.arguments if argument.kind != ArgKind.VARIABLE)
-            function((grid_x, grid_y, grid_z), self._threads, given[:wanted], shared_mem=self._shared_bytes)
+            if not self._taken:  # versions differ in how many pointers to scratch memory a kernel has
+                self._taken = sum(1 for argument in function.entry.arguments if argument.kind != ArgKind.VARIABLE)
+            function((grid_x, grid_y, grid_z), self._threads, given[: self._taken], shared_mem=self._shared_bytes)
         if exit_hook is not None:
             exit_hook(launch_metadata)
 

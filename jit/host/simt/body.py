@@ -3,12 +3,11 @@ proved."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from jit.errors import KernelRefused
-from jit.host.simt import matrix
-from jit.host.simt.atomics import atomic
+from jit.host.simt import atomics, matrix
 from jit.host.simt.control import Control
 from jit.host.simt.guard import Plan, plan_block
 from jit.host.simt.memory import Memory, access_of
@@ -38,7 +37,8 @@ def special_name(gang: Gang, dynamic_bytes: int, which: Special) -> str:
 
 
 class Body:
-    """Writes blocks of code in any order. ``helpers``: runtime functions that they call; ``actives``: for every block the lanes in it."""
+    """Writes blocks of code in any order. ``helpers``: functions that they call, each with what writes it; ``actives``: for every block the
+    lanes in it."""
 
     def __init__(
         self, verified: VerifiedKernel, regs: Registers, control: Control, memory: Memory, options: KernelOptions, dynamic_bytes: int
@@ -47,7 +47,7 @@ class Body:
         self.code, self.kernel, self.gang = regs.code, regs.kernel, regs.gang
         self.warp = Warp(self.code, regs)
         self.dynamic_bytes = dynamic_bytes
-        self.helpers: dict[str, None] = {}
+        self.helpers: dict[str, Callable[[str], str]] = {}
         self.actives: dict[int, str] = {}
         self.site = 0
 
@@ -117,9 +117,9 @@ class Body:
             else:
                 (self.memory.load if loads else self.memory.store)(op, site)
         elif sig in (Sig.ATOM, Sig.RED):
-            self.helpers[atomic(self.code, self.regs, self.memory, op, access_of(op), site)] = None
+            self.helpers[atomics.atomic(self.code, self.regs, self.memory, op, access_of(op), site)] = atomics.helper_text
         elif sig in (Sig.MMA, Sig.MMA_F64):
-            self.helpers[matrix.product(self.code, self.regs, op, self.warp.there)] = None
+            self.helpers[matrix.product(self.code, self.regs, op, self.warp.there)] = matrix.helper_text
         elif sig in WARP_OPS:
             self.warp.emit(op)
         elif sig is Sig.RAISE:

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jit.host.emit.code import Code
-from jit.host.simt import matrix
 from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, split_registers, waits
-from jit.host.simt.atomics import helper_text
 from jit.host.simt.body import Body, special_name
 from jit.host.simt.control import Control
 from jit.host.simt.memory import Memory, Region
@@ -138,7 +136,7 @@ class _Function:
         self._blocks_loop()
         body = [line.replace("RECORD_BYTES", str(self.record_bytes)) for line in code.lines]
         code.declared |= DECLARATIONS
-        helpers = [matrix.helper_text(name) if matrix.is_helper(name) else helper_text(name) for name in self.body.helpers]
+        helpers = [write(name) for name, write in self.body.helpers.items()]
         if helpers:
             code.declared["llvm.memset.p0.i64"] = "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)"
             code.declared["llvm.cttz.i64"] = "declare i64 @llvm.cttz.i64(i64, i1)"

@@ -14,17 +14,12 @@ from wis.kernel.matrix import ELEMENTS, INTEGERS, SIGNED, a_lanes, b_lanes
 from wis.kernel.model import WARP, Matrix, Op
 from wis.kernel.ops import BY_NAME
 
-__all__ = ["helper_text", "is_helper", "product"]
+__all__ = ["helper_text", "product"]
 
 _PREFIX: Final = "matrix."
 _ROOM: Final = f"[{4 * WARP} x i64]"
 """Operands, results in the places of the sums: seven of 32 bits a lane, or four of 64."""
 _F64: Final = BY_NAME["mma_f64"].code
-
-
-def is_helper(name: str) -> bool:
-    """Whether a helper of this name is one of ours."""
-    return name.startswith(_PREFIX)
 
 
 def product(code: Code, registers: Registers, op: Op, there: str) -> str:

@@ -182,6 +182,29 @@ check("libdevice", o, x.asin(), 1e-6)
 
 
 @triton.jit
+def mixed_kernel(x, sums, ordered, counts, bits, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i)
+    tl.store(sums + i, tl.cumsum(v, 0))
+    tl.store(ordered + i, tl.sort(v))
+    tl.store(counts + tl.arange(0, 16), tl.histogram(v, 16))
+    doubled = tl.inline_asm_elementwise("add.s32 $0, $1, $1;", "=r,r", [v], dtype=tl.int32, is_pure=True, pack=1)
+    tl.store(bits + i, doubled)
+    tl.atomic_add(n, tl.sum(v, 0))
+
+
+v = torch.randint(0, 16, (128,), dtype=torch.int32)
+sums, ordered, bits = (torch.empty(128, dtype=torch.int32, device="cuda") for _ in range(3))
+counts, n = torch.empty(16, dtype=torch.int32, device="cuda"), torch.zeros(1, dtype=torch.int32, device="cuda")
+mixed_kernel[(3,)](v.cuda(), sums, ordered, counts, bits, n, BLOCK=128)
+check("scan", sums, v.cumsum(0), 0)
+check("sort", ordered, v.sort()[0], 0)
+check("histogram", counts, torch.bincount(v, minlength=16), 0)
+check("inline assembly", bits, 2 * v, 0)
+check("atomic", n, 3 * v.sum().reshape(1), 0)
+
+
+@triton.jit
 def twice_kernel(source, target, M: tl.constexpr, N: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HOST: tl.constexpr):
     if not HOST:
         source = tl.make_tensor_descriptor(source, shape=[M, N], strides=[N, 1], block_shape=[BM, BN])

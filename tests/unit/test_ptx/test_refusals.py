@@ -15,8 +15,26 @@ from wis.kernel.verify import verify_kernel
 
 _BODY = HEADER + ".visible .entry k(.param .u64 o)\n{\n.reg .pred p; .reg .b32 a, b, c, d; .reg .b64 x; .reg .f32 f;\n{}\nret;\n}\n"
 
+_WMMA = "wmma.mma.sync.aligned.row.col.m16n16k16"
 REFUSED = [
     ("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {f,f,f,f}, {a,b}, {a,b}, {f,f,f,f};", "not portable", "torch.matmul"),
+    ("mma.sync.aligned.m16n8k8.row.col.satfinite.f32.f16.f16.f32 {f,f,f,f}, {a,b}, {a}, {f,f,f,f};", "sums of floats", "torch.matmul"),
+    (
+        "wmma.mma.sync.aligned.row.col.m16n16k16.s32.s8.u8.s32 {a,b,c,d,a,b,c,d}, {a,b}, {a,b}, {a,b,c,d,a,b,c,d};",
+        "not portable",
+        "torch.matmul",
+    ),
+    (
+        "wmma.mma.sync.aligned.row.col.m16n16k16.s32.s8.s8.f32 {a,b,c,d,a,b,c,d}, {a,b}, {a,b}, {f,f,f,f,f,f,f,f};",
+        "not portable",
+        "torch.matmul",
+    ),
+    (
+        "wmma.mma.sync.aligned.row.col.m16n16k16.s32.s8.s8.s32 {a,b,c,d,a,b,c,d}, {a,b,c}, {a,b}, {a,b,c,d,a,b,c,d};",
+        "takes 2 registers",
+        "",
+    ),
+    ("wmma.load.c.sync.aligned.m16n16k16.global.f32 {f,f,f,f,f,f,f,f}, [x], a;", "not portable", "torch.matmul"),
     ("wmma.load.a.sync.aligned.row.m32n8k16.global.f16 {a,b,c,d,a,b,c,d}, [x], a;", "not portable", "torch.matmul"),
     ("wgmma.fence.sync.aligned;", "not portable", "torch.matmul"),
     ("tex.2d.v4.f32.f32 {f,f,f,f}, [x, {f, f}];", "", "textures"),

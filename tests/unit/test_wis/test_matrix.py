@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from jit.errors import ToolchainError
 from jit.kernels.cfamily import CUDA, Form, emit
 from jit.kernels.launch import KernelLaunch
 from tests.support.cuda_driver import Driver, cupy_on_host
-from tests.support.kernel_devices import KERNEL_DEVICES, KernelDevice, ReferenceKernels, cuda_kernels
+from tests.support.kernel_devices import KernelDevice, ReferenceKernels, cuda_kernels
 from tests.support.kernel_ops import edge_values, one_op, run_op
 from wis.kernel.interpret import Launch, launch
 from wis.kernel.matrix import ELEMENTS, INTEGERS, SIGNED
@@ -26,16 +24,6 @@ from wis.reference.fused_multiply import fma
 Array = npt.NDArray[Any]
 _I32, _F32, _F64 = RegType.I32, RegType.F32, RegType.F64
 _FORMS: Final = list(Matrix)
-
-
-@pytest.fixture(scope="module", params=sorted(KERNEL_DEVICES))
-def device(request: pytest.FixtureRequest) -> Iterator[KernelDevice]:
-    try:
-        made: KernelDevice = KERNEL_DEVICES[request.param]()
-    except ToolchainError as error:
-        pytest.skip(f"no {request.param} device here: {error}")
-    yield made
-    made.close()
 
 
 def signature(form: Matrix) -> tuple[list[RegType], list[RegType]]:

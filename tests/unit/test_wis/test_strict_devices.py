@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
-from jit.errors import ToolchainError
 from jit.kernels.launch import KernelLaunch
-from tests.support.kernel_devices import KERNEL_DEVICES, KernelDevice
+from tests.support.kernel_devices import KernelDevice
 from tests.support.strict_forms import evaluate
 from tests.unit.test_wis.test_strict import arguments, form_of, same_bits
 from wis.dtypes import DType
@@ -23,16 +20,6 @@ _TYPES = {RegType.F32: DType.F32, RegType.F64: DType.F64}
 _NAMES = {type_: sorted(name for name, other in STRICT_FORMS if other is type_) for type_ in _TYPES}
 # sin(sin(x)) and the like: the temporaries of one form and the next share registers.
 _CHAIN = ("sin", "exp", "log1p", "tanh")
-
-
-@pytest.fixture(scope="module", params=sorted(KERNEL_DEVICES))
-def device(request: pytest.FixtureRequest) -> Iterator[KernelDevice]:
-    try:
-        made: KernelDevice = KERNEL_DEVICES[request.param]()
-    except ToolchainError as error:
-        pytest.skip(f"no {request.param} device here: {error}")
-    yield made
-    made.close()
 
 
 def kernel_of(type_: RegType, calls: list[tuple[str, ...]], barrier: bool = False) -> Kernel:

@@ -98,22 +98,9 @@ def _mma(low: RoutineLowering, ins: Instruction) -> None:
             raise low.fail(f"{ins.text} is not portable", _HINT)
         packed = d_type == "f16"
         _check(low, ins, (d, a, b, c), (2 if packed else 4, 2 * depth, depth, 2 if packed else 4))
-        words = [low.read(x, _I32) for x in c] if packed else []
-        start = (
-            [half(low, word, "f16", upper, _F32) for word in words for upper in (False, True)] if packed else [low.read(x, sums) for x in c]
-        )
-        saturates = "satfinite" in ins.mods and whole
-        results = [low.const(_I32, 0)] * 4 if saturates else start
-        for step in range(depth):
-            operands = [low.read(x, _I32) for x in (a[2 * step], a[2 * step + 1], b[step])]
-            following = [low.code.temp(sums) for _ in range(4)]
-            low.emit("mma", following, [*operands, *results], (int(form),))
-            results = following
-        if saturates:
-            results = [_saturated(low, x, y) for x, y in zip(start, results, strict=True)]
-        elif packed:
-            rounded = [low.op("cvt", _F16, value) for value in results]
-            results = [joined(low, rounded[0], rounded[1]), joined(low, rounded[2], rounded[3])]
+        start = _halves(low, c) if packed else [low.read(x, sums) for x in c]
+        results = _summed(low, ins, form, start, [(a[2 * step], a[2 * step + 1], b[step]) for step in range(depth)])
+        results = _joined_halves(low, results) if packed else results
     for target, result in zip(d, results, strict=True):
         low.put(target, result)
 
@@ -126,6 +113,33 @@ def _check(low: RoutineLowering, ins: Instruction, given: tuple[list[Operand], .
     counts = tuple(len(x) for x in given)
     if counts != wanted:
         raise low.fail(f"{ins.text} takes {wanted} registers for its matrices, not {counts}")
+
+
+def _summed(
+    low: RoutineLowering, ins: Instruction, form: Matrix, start: list[int], steps: Sequence[tuple[Operand, Operand, Operand]]
+) -> list[int]:
+    """``start`` and the products of all steps: registers of A (two) and B."""
+    saturates = "satfinite" in ins.mods
+    if saturates and form not in INTEGERS:
+        raise low.fail(f"{ins.text} is not portable: sums of floats are not kept inside of their range", _HINT)
+    results = [low.const(_I32, 0)] * 4 if saturates else start
+    for step in steps:
+        operands = [low.read(x, _I32) for x in step]
+        following = [low.code.temp(low.code.types[start[0]]) for _ in range(4)]
+        low.emit("mma", following, [*operands, *results], (int(form),))
+        results = following
+    return [_saturated(low, x, y) for x, y in zip(start, results, strict=True)] if saturates else results
+
+
+def _halves(low: RoutineLowering, words: Sequence[Operand]) -> list[int]:
+    """The two f16 of every word, as f32."""
+    return [half(low, word, "f16", upper, _F32) for word in (low.read(x, _I32) for x in words) for upper in (False, True)]
+
+
+def _joined_halves(low: RoutineLowering, values: Sequence[int]) -> list[int]:
+    """Pairs of f32 as words of two f16."""
+    rounded = [low.op("cvt", _F16, value) for value in values]
+    return [joined(low, rounded[i], rounded[i + 1]) for i in range(0, len(rounded), 2)]
 
 
 def _saturated(low: RoutineLowering, x: int, y: int) -> int:
@@ -176,8 +190,10 @@ def _places(low: RoutineLowering, ins: Instruction, where: Operand, stride: Oper
 def _wmma(low: RoutineLowering, ins: Instruction) -> None:
     """A fragment holds what ``mma`` takes: of A the words of all steps, of B and C those of the left 8 columns, then of the right ones."""
     types = [m for m in ins.mods if m in BITS or m == "tf32"]
-    shallow = "tf32" in types or (not {"a", "b", "mma"} & set(ins.mods) and "m16n16k8" in ins.mods)
-    if ("m16n16k8" if shallow else "m16n16k16") not in ins.mods or not types:
+    # The shape says how deep A and B are, which is 8 for tf32; C and D have one form for both shapes.
+    sums_only = not {"a", "b", "mma"} & set(ins.mods)
+    accepted = {"m16n16k16", "m16n16k8"} if sums_only else {"m16n16k8" if "tf32" in types else "m16n16k16"}
+    if not accepted & set(ins.mods) or not types or not {"row", "col"} & set(ins.mods):
         raise low.fail(f"{ins.text} is not portable", _HINT)
     lane = low.op("special", _I32, attrs=(int(Special.LANE),))
     group, within = low.op("shr_u", _I32, lane, low.const(_I32, 2)), low.op("and", _I32, lane, low.const(_I32, 3))
@@ -250,9 +266,7 @@ def _wmma_factor(low: RoutineLowering, ins: Instruction, kind: str, group: int, 
             whole = value if dtype is DType.U32 else low.op("zext", _I32, value)
             word = low.op("or", _I32, word, low.op("shl", _I32, whole, low.const(_I32, e * 8 * dtype.itemsize)))
         words.append(word)
-    # A fragment of f16 has twice the registers that its elements need.
-    if len(registers) not in (len(words), 2 * len(words)):
-        raise low.fail(f"{ins.text} takes {len(words)} registers, not {len(registers)}")
+    _check_factor(low, ins, registers, len(words))
     for i, register in enumerate(registers):
         low.put(register, words[i] if i < len(words) else low.const(_I32, 0))
 
@@ -263,33 +277,28 @@ def _along(ins: Instruction) -> bool:
 
 
 def _wmma_product(low: RoutineLowering, ins: Instruction, types: list[str]) -> None:
-    kind = types[1] if len(types) == 4 else "f16"
-    d_type, c_type = types[0], types[-1]
+    kinds = set(types[1:3]) if len(types) == 4 else {"f16"}
+    kind = kinds.pop()
     form, depth = _WMMA_FORMS[kind]
+    d_type, c_type = types[0], types[-1]
     d, a, b, c = (_registers(arg) for arg in ins.args)
     steps = depth // (4 * ELEMENTS[form])
     whole = form in INTEGERS
-    saturates = "satfinite" in ins.mods and whole
-    kept = {"f16": (_F32, 4), "f32": (_F32, 8), "s32": (_I32, 8)}
-    if d_type not in kept or c_type not in kept or whole != (d_type == "s32") or (len(d), len(c)) != (kept[d_type][1], kept[c_type][1]):
+    kept = {"s32": 8} if whole else {"f16": 4, "f32": 8}
+    if kinds or d_type not in kept or c_type not in kept or (len(d), len(c)) != (kept[d_type], kept[c_type]):
         raise low.fail(f"{ins.text} is not portable", _HINT)
-    sums = kept[d_type][0]
-    if c_type == "f16":
-        start = [half(low, word, "f16", upper, _F32) for word in (low.read(x, _I32) for x in c) for upper in (False, True)]
-    else:
-        start = [low.read(x, sums) for x in c]
+    _check_factor(low, ins, a, 2 * steps)
+    _check_factor(low, ins, b, 2 * steps)
+    start = _halves(low, c) if c_type == "f16" else [low.read(x, _I32 if whole else _F32) for x in c]
     found: list[int] = []
     for side in range(2):
-        first = start[4 * side : 4 * side + 4]
-        results = [low.const(_I32, 0)] * 4 if saturates else first
-        for step in range(steps):
-            operands = [low.read(x, _I32) for x in (a[2 * step], a[2 * step + 1], b[side * steps + step])]
-            following = [low.code.temp(sums) for _ in range(4)]
-            low.emit("mma", following, [*operands, *results], (int(form),))
-            results = following
-        found += [_saturated(low, x, y) for x, y in zip(first, results, strict=True)] if saturates else results
-    if d_type == "f16":
-        rounded = [low.op("cvt", _F16, value) for value in found]
-        found = [joined(low, rounded[i], rounded[i + 1]) for i in range(0, 8, 2)]
-    for target, result in zip(d, found, strict=True):
+        factors = [(a[2 * step], a[2 * step + 1], b[side * steps + step]) for step in range(steps)]
+        found += _summed(low, ins, form, start[4 * side : 4 * side + 4], factors)
+    for target, result in zip(d, _joined_halves(low, found) if d_type == "f16" else found, strict=True):
         low.put(target, result)
+
+
+def _check_factor(low: RoutineLowering, ins: Instruction, registers: list[Operand], n: int) -> None:
+    """A fragment of f16 has twice the registers that its elements need."""
+    if len(registers) not in (n, 2 * n):
+        raise low.fail(f"{ins.text} takes {n} registers for a factor, not {len(registers)}")
