@@ -6,6 +6,7 @@ bits. *Rounded* ones have met an operation that rounds; they are compared by tol
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import string
@@ -293,8 +294,10 @@ class Fields(dict[str, Any]):
         return self._pick(lambda t: t is main or _storage(t) != _storage(main), "make(SEED, SHAPE, 'float32', dev)")
 
     def _u(self) -> str:
-        """Distinct values."""
-        return f"distinct({self.seed()}, {self.shape() or (3,)}, {self._fdt().split('.')[1]!r}, dev)"
+        """Distinct values, of a type that has so many of them."""
+        seed, shape, dtype = self.seed(), self.shape() or (3,), self._fdt().split(".")[1]
+        fits = math.prod(shape) <= 4 / torch.finfo(getattr(torch, dtype)).eps
+        return f"distinct({seed}, {shape}, {dtype if fits else 'float32'!r}, dev)"
 
     def seed(self) -> int:
         return self.rng.randrange(99)
