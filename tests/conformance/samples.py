@@ -161,7 +161,8 @@ def cases(op: OpInfo, dtype: torch.dtype, limits: Limits, *, grad: bool) -> Iter
 
 def _plain(op: OpInfo, sample: SampleInput, index: int) -> Case:
     arguments = (sample.input, sample.args, sample.kwargs)
-    return Case("plain", _STABLE_ON_CPU.get(op.name, op.op), arguments, sample.output_process_fn_grad, index, op.name in _CPU_ARGUMENTS)
+    function = _STABLE_ON_CPU.get(op.name) or (_Jiterated(op.op, _JITERATED[op.name]) if op.name in _JITERATED else op.op)
+    return Case("plain", function, arguments, sample.output_process_fn_grad, index, op.name in _CPU_ARGUMENTS)
 
 
 def _stable_sort(given: torch.Tensor, dim: int = -1, descending: bool = False, stable: bool | None = None) -> Any:
@@ -178,13 +179,36 @@ _STABLE_ON_CPU: dict[str, Callable[..., Any]] = {"sort": _stable_sort, "msort": 
 """Functions for operators that leave the order of equal elements, and so gradients, open: the device keeps it, and the CPU is asked to."""
 
 
+@dataclass(frozen=True)
+class _Jiterated:
+    """A function that is compiled for the device only. ``on_cpu``: what it computes."""
+
+    function: Callable[..., Any]
+    on_cpu: Callable[..., Any]
+
+    def __call__(self, first: torch.Tensor, *args: Any, **numbers: Any) -> Any:
+        if first.device.type != "cpu":
+            return self.function(first, *args, **numbers)
+        dtype = torch.result_type(first, args[0]) if args else first.dtype
+        return self.on_cpu(first, *args, **{name: torch.tensor(number).to(dtype) for name, number in numbers.items()})
+
+
+_JITERATED: dict[str, Callable[..., Any]] = {
+    "jiterator_unary": lambda x: x * x + x,
+    "jiterator_binary": lambda x, y, alpha=True: x + alpha * y,
+    "jiterator_4inputs_with_extra_args": lambda a, b, c, d, alpha=True, beta=True: alpha * a + beta * b + c + d,
+    "jiterator_binary_return_by_ref": lambda x, y: x + y,
+    "jiterator_2inputs_2outputs": lambda x, y: (x + y, x - y if x.dtype != torch.bool else x ^ y),
+}
+
+
 def _variant(op: OpInfo, sample: SampleInput, kind: str, index: int) -> Case | None:
     """The sample as a case of ``kind``, or None where that changes nothing."""
     if (op.name, kind) in _WRONG_ON_CPU | _UNDEFINED:
         return None
     case = replace(_plain(op, sample, index), kind=kind)
     if kind == "vmap":
-        return None if is_random(op.name, *case.arguments[1:]) else _batched(op, case)
+        return None if op.name in _JITERATED or is_random(op.name, *case.arguments[1:]) else _batched(op, case)
     if kind == "inplace":
         function = op.get_inplace()
         return replace(case, function=function) if function is not None and not sample.broadcasts_input else None

@@ -1,4 +1,4 @@
-"""``torch.compile(model, backend="wooly")``: a graph of aten operations becomes one program, and a call one message.
+"""``torch.compile(model)``: a graph of aten operations becomes one program, and a call one message.
 
 The graph is recorded once for each form of its arguments (types, shapes, strides, which of them share a buffer, and the values of numbers).
 A call names other buffers: those of its arguments, and new ones for its results. What cannot be recorded so is executed as it is.
@@ -28,8 +28,8 @@ FORMS_MAX: Final = 64
 """Forms of arguments that are kept of one graph; it is executed as it is with any other."""
 
 
-def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """What torch.compile calls for each graph that it has found."""
+def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **how: Any) -> Callable[..., Any]:
+    """What torch.compile calls for each graph that it has found. ``how``: mode and options, which tell Inductor how to generate code."""
     from torch._dynamo.backends.common import aot_autograd
     from torch._functorch._aot_autograd.utils import make_boxed_func
 
@@ -37,8 +37,16 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[...,
         made: Callable[..., Any] = make_boxed_func(_Compiled(part))
         return made
 
-    result: Callable[..., Any] = aot_autograd(fw_compiler=compiled, bw_compiler=compiled)(graph, inputs)
+    try:
+        result: Callable[..., Any] = aot_autograd(fw_compiler=compiled, bw_compiler=compiled)(graph, inputs)
+    except Exception as error:  # whatever torch finds: the graph is right as it is
+        _warn(error)
+        return graph.forward
     return result
+
+
+def _warn(reason: Exception) -> None:
+    warnings.warn(f"torch.compile executes a graph as it is: {reason}", stacklevel=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +63,13 @@ class _Result:
 @dataclass(frozen=True, slots=True)
 class _Form:
     """A recorded graph. ``arguments``: the handle of each tensor among its arguments; ``made``: bytes of each buffer that a call makes
-    anew, and whether no record makes it. ``results``: what a call returns, tensors as _Result."""
+    anew, and what it holds before the first record: zeros (True), these bytes, or nothing (False: a record makes it). ``results``: what a
+    call returns, tensors as _Result."""
 
     part: Part
     drawn: Drawn
     arguments: tuple[int | None, ...]
-    made: dict[int, tuple[int, bool]]
+    made: dict[int, tuple[int, bool | memoryview]]
     results: tuple[Any, ...]
     nested: bool
 
@@ -100,9 +109,11 @@ def _key(args: Sequence[Any]) -> tuple[Any, ...] | None:
 
 
 def _recorded(graph: torch.fx.GraphModule, args: Sequence[Any]) -> _Form | None:
-    """Record the graph without executing it; None when that cannot be."""
-    RECORDER.begin_capture()
-    stream = default()
+    """Record the graph without executing it; None when that cannot be. What it makes on the CPU and sends is the same in each call, unless
+    it is drawn there."""
+    uploads: dict[int, memoryview] = {}
+    RECORDER.begin_capture(uploads)
+    stream, drawn_here = default(), torch.get_rng_state()
     begun = Drawn(stream.seed, stream.offset)
     results: tuple[Any, ...] = ()
     nested = False
@@ -113,12 +124,14 @@ def _recorded(graph: torch.fx.GraphModule, args: Sequence[Any]) -> _Form | None:
         results = tuple(_described(value) for value in (returned if nested else (returned,)))
         del returned
     except torch.AcceleratorError as error:  # a value is read
-        warnings.warn(f"torch.compile executes a graph as it is: {error}", stacklevel=2)
+        _warn(error)
     except BaseException:
         end_capture(stream, begun).discard()
         raise
     captured = end_capture(stream, begun)
-    form = _form(captured, results, nested, args) if captured.valid else None
+    same = torch.equal(drawn_here, torch.get_rng_state())
+    torch.set_rng_state(drawn_here)
+    form = _form(captured, uploads, results, nested, args) if captured.valid and same else None
     if form is None:
         captured.discard()
     else:
@@ -126,10 +139,10 @@ def _recorded(graph: torch.fx.GraphModule, args: Sequence[Any]) -> _Form | None:
     return form
 
 
-def _form(captured: Captured, results: tuple[Any, ...], nested: bool, args: Sequence[Any]) -> _Form | None:
+def _form(captured: Captured, uploads: dict[int, memoryview], results: tuple[Any, ...], nested: bool, args: Sequence[Any]) -> _Form | None:
     outlives = {result.handle for result in results if isinstance(result, _Result)}
-    made = {handle: (nbytes, False) for handle, nbytes in captured.sizes.items() if handle in outlives}
-    made |= {handle: (nbytes, True) for handle, nbytes in captured.allocs.items()}
+    made: dict[int, tuple[int, bool | memoryview]] = {h: (nbytes, False) for h, nbytes in captured.sizes.items() if h in outlives}
+    made |= {handle: (nbytes, uploads.get(handle, True)) for handle, nbytes in captured.allocs.items()}
     arguments = tuple(handle_of(arg) if isinstance(arg, Tensor) else None for arg in args)
     kept = (captured.sizes.keys() | captured.allocs.keys()) - captured.died
     if kept or outlives - {*made, *arguments}:  # something else than the results is kept, or returned
@@ -154,11 +167,13 @@ def _called(form: _Form, args: Sequence[Any]) -> Any:
     for handle, arg in zip(form.arguments, args, strict=True):
         if handle is not None:
             handles[handle], storages[handle] = handle_of(arg), storage_of(arg)
-    for handle, (nbytes, allocated) in form.made.items():
+    for handle, (nbytes, content) in form.made.items():
         base, handles[handle] = tensors.new_tensor(torch.uint8, (nbytes,), None, nbytes)
         storages[handle] = storage_of(base)
-        if allocated:
+        if content is True:
             RECORDER.alloc(handles[handle], nbytes)
+        elif content is not False:
+            RECORDER.upload(handles[handle], content)
     seed, begun = default().take(form.drawn.counters)
     form.part.send(seed, begun, form.drawn, handles)
     results = [_tensor(value, storages) if isinstance(value, _Result) else value for value in form.results]

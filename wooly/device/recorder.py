@@ -35,6 +35,8 @@ RECORDS_MAX: Final = 1 if BLOCKING else 4096
 """A batch is sent at the latest after this many records, or new buffers that no record makes."""
 _FREES_MAX: Final = LIMITS.buffers_max
 """Buffers that one batch frees; the rest follow in batches of their own."""
+CAPTURED_BYTES_MAX: Final = 1 << 16
+"""The largest upload that a capture keeps."""
 UPLOAD_BYTES_MAX: Final = 32 << 20
 """A batch is sent at the latest when it holds this many bytes of uploads."""
 
@@ -57,6 +59,7 @@ class Recorder:
         self._pins: dict[int, int] = {}
         self._kept: set[int] = set()
         self.capturing = self._invalid = False
+        self._captured: dict[int, memoryview] | None = None
         self.forked = False
 
     # --- the link
@@ -134,7 +137,9 @@ class Recorder:
         """The fresh buffer of ``handle`` is to hold ``data``, which must not change any more."""
         if self.capturing:
             self._allocs.append((handle, len(data)))  # it will be freed as any other
-            if len(data):
+            if self._captured is not None and len(data) <= CAPTURED_BYTES_MAX:
+                self._captured[handle] = data
+            elif len(data):
                 self._refuse_while_capturing()
             return
         self._uploads.append((handle, data))
@@ -227,12 +232,13 @@ class Recorder:
 
     # --- captured batches
 
-    def begin_capture(self) -> None:
-        """Keep what is recorded from now on, instead of sending it. Raises AcceleratorError when that is so already."""
+    def begin_capture(self, uploads: dict[int, memoryview] | None = None) -> None:
+        """Keep what is recorded from now on, instead of sending it. ``uploads``: takes the content of small buffers by handle, which cannot
+        be captured without. Raises AcceleratorError when something is captured already."""
         self._refuse_while_capturing()
         with self._lock:
             self.flush()
-            self.capturing, self._invalid = True, False
+            self.capturing, self._invalid, self._captured = True, False, uploads
 
     def end_capture(self) -> tuple[list[Record], list[tuple[int, int]], set[int], bool]:
         """What was recorded, the buffers that must exist for it (handle, bytes), the handles that died meanwhile, and whether all of it

@@ -1,4 +1,4 @@
-"""``torch.compile(..., backend="wooly")`` gives the bits of the same code that is not compiled, and records a form of arguments once."""
+"""``torch.compile`` gives the bits of the same code that is not compiled, and records a form of arguments once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ def _anew() -> None:
 
 
 def compiled(function: Any) -> Any:
-    return torch.compile(function, backend="wooly")
+    return torch.compile(function)
+
+
+def standing_for(code: Callable[[Tensor], Any]) -> compiled_module._Compiled:
+    """A compiled graph that does what ``code`` does."""
+    graph = compiled_module._Compiled(torch.fx.GraphModule({}, torch.fx.Graph()))
+    graph._graph = code  # type: ignore[assignment]
+    return graph
 
 
 def rows(n: int) -> Tensor:
@@ -66,10 +73,16 @@ def test_results_are_those_of_the_code_as_it_is(function: Callable[[Tensor], Any
         assert torch.equal(*given)
 
 
-def test_a_call_is_one_message_once_its_form_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = []
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of operations of each message that stands for a graph."""
+    found: list[int] = []
     send = Part.send
-    monkeypatch.setattr(Part, "send", lambda self, *args: (sent.append(len(self._records)), send(self, *args))[1])
+    monkeypatch.setattr(Part, "send", lambda self, *args: (found.append(len(self._records)), send(self, *args))[1])
+    return found
+
+
+def test_a_call_is_one_message_once_its_form_is_known(monkeypatch: pytest.MonkeyPatch, sent: list[int]) -> None:
     code = compiled(lambda x: (x * 2 + 1).relu().sum(0))
     for n in (3, 3, 5, 3):
         code(rows(n))
@@ -80,6 +93,85 @@ def test_a_call_is_one_message_once_its_form_is_known(monkeypatch: pytest.Monkey
     code(rows(3))
     code(rows(5))
     assert not recorded
+
+
+class Doubled(nn.Module):
+    """torch compiles layers of its own in place only as part of another module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * self.inner(x)  # type: ignore[no-any-return]  # modules are untyped calls
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"backend": "wooly"},
+        {"backend": "inductor"},
+        {"mode": "reduce-overhead", "fullgraph": True},
+        {"options": {"triton.cudagraphs": True}},
+    ],
+    ids=str,
+)
+def test_however_it_is_asked_for(how: dict[str, Any], sent: list[int]) -> None:
+    """A function, a decorator, a module with torch's names, a module in place."""
+    function = torch.compile(lambda x: x * 2, **how)
+    decorated = torch.compile(**how)(lambda x: x * 2)
+    model = Doubled().cuda()
+    wrapped: Any = torch.compile(model, **how)
+    assert wrapped._orig_mod is model and list(wrapped.state_dict()) == ["_orig_mod.inner.weight", "_orig_mod.inner.bias"]
+    x = rows(2)
+    assert torch.equal(function(x), x * 2) and torch.equal(decorated(x), x * 2)
+    want = model(x)
+    assert torch.equal(wrapped(x), want)
+    model.compile(**how)
+    assert torch.equal(model(x), want)
+    assert len(sent) == 4
+
+
+def test_what_torch_refuses_is_refused_and_what_it_leaves_is_left(sent: list[int]) -> None:
+    with pytest.raises(RuntimeError, match="mode or options"):
+        torch.compile(lambda x: x, mode="default", options={"max_autotune": True})
+    assert torch.equal(torch.compile(lambda x: x * 2, disable=True)(rows(2)), rows(2) * 2)
+    assert not sent
+
+
+def test_a_graph_that_cannot_be_taken_apart_is_executed_as_it_is(monkeypatch: pytest.MonkeyPatch, sent: list[int]) -> None:
+    def broken(**how: Any) -> Any:
+        raise NotImplementedError("no such decomposition")
+
+    monkeypatch.setattr("torch._dynamo.backends.common.aot_autograd", broken)
+    with pytest.warns(UserWarning, match="executes a graph as it is: no such decomposition"):
+        assert torch.equal(compiled(lambda x: x * 2)(rows(2)), rows(2) * 2)
+    assert not sent
+
+
+def test_inductor_called_past_torch_compile(sent: list[int]) -> None:
+    from torch._inductor.compile_fx import compile_fx
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    graph = make_fx(lambda x: torch.sin(x) * 2)(rows(2))
+    assert torch.equal(compile_fx(graph, [rows(2)])(rows(2)), torch.sin(rows(2)) * 2)
+    assert torch.equal(torch._dynamo.optimize("inductor")(lambda x: x * 2)(rows(2)), rows(2) * 2)  # type: ignore[no-untyped-call]  # torch's
+    assert len(sent) == 2
+
+
+def test_a_compiled_optimiser_step(sent: list[int]) -> None:
+    weights: list[Tensor] = []
+    for wrap in (compiled, lambda step: step):
+        weight = nn.Parameter(rows(2))
+        optimiser = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        step = wrap(optimiser.step)
+        for _ in range(3):
+            optimiser.zero_grad()
+            weight.square().sum().backward()
+            step()
+        weights.append(weight.detach())
+    assert torch.equal(*weights) and sent
 
 
 def test_a_training_has_the_bits_of_the_one_that_is_not_compiled() -> None:
@@ -146,24 +238,21 @@ def test_numbers_belong_to_the_form_and_forms_are_bounded(monkeypatch: pytest.Mo
 def test_what_is_not_recorded_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A result that something keeps, numbers of another generator, an error in the middle: the code is executed, buffers are freed once."""
     kept: list[Tensor] = []
-    keeping = compiled_module._Compiled(torch.fx.GraphModule({}, torch.fx.Graph()))
-    keeping._graph = lambda x: (kept.append(x * 2), kept[-1] + 1)[1]  # type: ignore[assignment]  # stands for a graph
+    keeping = standing_for(lambda x: (kept.append(x * 2), kept[-1] + 1)[1])
     for _ in range(2):
         assert torch.equal(keeping(rows(2)), rows(2) * 2 + 1)
     other = torch.Generator("cuda").manual_seed(5)
-    drawing = compiled_module._Compiled(torch.fx.GraphModule({}, torch.fx.Graph()))
-    drawing._graph = lambda x: x + torch.rand(2, 4, device="cuda", generator=other)  # type: ignore[assignment]  # stands for a graph
+    drawing = standing_for(lambda x: x + torch.rand(2, 4, device="cuda", generator=other))
     assert not torch.equal(drawing(rows(2)), drawing(rows(2)))
     failing = compiled_module._Compiled(torch.fx.symbolic_trace(lambda x: (x * 2) @ x))
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         failing(rows(2))
     kept.clear()
     gone = rows(2)
-    dropping = compiled_module._Compiled(torch.fx.GraphModule({}, torch.fx.Graph()))
     holder = [gone]
     handle = handle_of(gone)
     del gone
-    dropping._graph = lambda x: (holder.clear(), x + 1)[1]  # type: ignore[assignment]  # stands for a graph
+    dropping = standing_for(lambda x: (holder.clear(), x + 1)[1])
     freed: list[int] = []
     send = RECORDER._send
     monkeypatch.setattr(RECORDER, "_send", lambda *args: (freed.extend(args[3]), send(*args))[1])
@@ -176,6 +265,32 @@ def test_a_tensor_of_the_cpu_is_read_at_each_call() -> None:
     code = compiled(lambda x, k: x * k)
     for k in (2.0, 3.0):
         assert torch.equal(code(rows(2), torch.tensor(k)), rows(2) * k)
+
+
+def test_what_a_graph_makes_on_the_cpu_and_sends_is_part_of_it(sent: list[int]) -> None:
+    """Each call has a buffer of its own, which it may change."""
+    graph = standing_for(lambda x: torch.arange(4.0).add(1).cuda().add_(x.sum(0)))
+    found = [graph(rows(n)) for n in (2, 2, 3, 2)]
+    for n, result in zip((2, 2, 3, 2), found, strict=True):
+        assert torch.equal(result, torch.arange(1.0, 5).cuda() + rows(n).sum(0))
+    assert len(sent) == 4
+
+
+def test_what_a_graph_draws_on_the_cpu_is_drawn_anew_at_each_call(sent: list[int]) -> None:
+    graph = standing_for(lambda x: x + torch.rand(4).cuda())
+    torch.manual_seed(3)
+    found = [graph(rows(1)) for _ in range(3)]
+    torch.manual_seed(3)
+    for result in found:
+        assert torch.equal(result, rows(1) + torch.rand(4).cuda())
+    assert not sent
+
+
+def test_a_graph_that_sends_much_is_executed_as_it_is(sent: list[int]) -> None:
+    graph = standing_for(lambda x: x + torch.arange(4.0 * 5000).view(5000, 4).cuda())
+    with pytest.warns(UserWarning, match="executes a graph as it is"):
+        assert torch.equal(graph(rows(1))[-1], rows(1)[0] + torch.arange(19_996.0, 20_000).cuda())
+    assert not sent
 
 
 def test_a_graph_that_reads_a_value_is_executed_as_it_is() -> None:

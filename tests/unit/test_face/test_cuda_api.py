@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import io
-import warnings
 from typing import Any
 
 import pytest
@@ -192,29 +191,6 @@ def test_profiler_ranges_and_runtime() -> None:
     runtime = torch.cuda.cudart()
     assert runtime.cudaProfilerStart() == runtime.cudaError.success == runtime.cudaProfilerStop()
     torch.cuda.check_error(0)
-
-
-def test_compile_leaves_code_as_it_is_with_one_warning() -> None:
-    from wooly.device.face import switches
-
-    switches._compile_warned = False
-    model = nn.Linear(2, 2).cuda()
-    with pytest.warns(UserWarning, match=r"torch\.compile leaves code as it is"):
-        compiled: Any = torch.compile(model)
-    assert compiled._orig_mod is model and list(compiled.state_dict()) == ["_orig_mod.weight", "_orig_mod.bias"]
-    x = torch.ones(1, 2, device="cuda")
-    same(compiled(x), model(x).cpu())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-
-        @torch.compile(mode="max-autotune")
-        def f(x: torch.Tensor) -> torch.Tensor:
-            return x * 2
-
-        model.compile()
-        assert torch.compile(f) is f
-        same(f(torch.ones(2, device="cuda")), torch.full((2,), 2.0))
-        assert model(torch.ones(1, 2, device="cuda")).shape == (1, 2)
 
 
 def test_a_compiler_of_the_scripts_own_is_called() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 import torch
 from torch import Tensor
 
-from wooly.device.face import memory
+from wooly.device.face import history, memory
 from wooly.device.face.api import Face, put
 from wooly.device.face.devices import count, current, index_of, no_devices, ours
 from wooly.errors import ForkError
@@ -74,9 +74,8 @@ def patch(face: Face) -> None:
 _CALLED_BY_TORCH: Final = tuple(
     """
     _cuda_sleep _cuda_getCurrentBlasHandle _cuda_getCurrentSolverHandle _cuda_cudaCachingAllocator_raw_alloc
-    _cuda_cudaCachingAllocator_raw_delete _cuda_cudaHostAllocator _cuda_record_memory_history
-    _cuda_record_memory_history_legacy _cuda_getAllocator _cuda_changeCurrentAllocator _cuda_customAllocator _cuda_allocationTraceback
-    _cuda_setMemoryMetadata _cuda_getMemoryMetadata _cuda_getStreamFromExternal _cuda_jiterator_compile_and_launch_kernel
+    _cuda_cudaCachingAllocator_raw_delete _cuda_cudaHostAllocator _cuda_getAllocator _cuda_changeCurrentAllocator _cuda_customAllocator
+    _cuda_allocationTraceback _cuda_setMemoryMetadata _cuda_getMemoryMetadata _cuda_getStreamFromExternal
     _cuda_tunableop_enable _cuda_tunableop_tuning_enable
     """.split()
 )
@@ -109,9 +108,16 @@ def _device(face: Face) -> dict[str, Callable[..., Any]]:
         "_cuda_canDeviceAccessPeer": lambda device, peer: False,
         "_cuda_getArchFlags": lambda: ARCHITECTURE,
         "_cuda_isCurrentStreamCapturing": lambda: face.api.capturing,
+        "_cuda_jiterator_compile_and_launch_kernel": _jiterator,
         "_host_emptyCache": _nothing,
         "_cuda_hasPrimaryContext": lambda device: device == 0,
     }
+
+
+def _jiterator(*args: Any) -> Any:
+    from wooly.kernels.jiterator import compile_and_launch  # the compiler's library is looked for when it is first needed
+
+    return compile_and_launch(*args)
 
 
 def _memory(face: Face) -> dict[str, Callable[..., Any]]:
@@ -125,7 +131,7 @@ def _memory(face: Face) -> dict[str, Callable[..., Any]]:
         "_cuda_emptyCache": _nothing,  # freed buffers go back at once: there is no cache
         "_cuda_ipc_collect": _nothing,
         "_cuda_getAllocatorBackend": lambda: "native",
-        "_cuda_memorySnapshot": lambda pool_id=None, include_traces=True: {"segments": [], "device_traces": [], "allocator_settings": {}},
+        **history.bindings(),
         "_cuda_setMemoryFraction": lambda fraction, device: memory.set_fraction(face, fraction),
         "_cuda_getMemoryFraction": lambda device: memory.fraction(),
     }
@@ -144,7 +150,6 @@ _CONSTANT: Final[dict[str, Any]] = {
     "getCublasLtWorkspaceSize": 0,
     "get_conv_benchmark_empty_cache": False,
     "cudaCachingAllocator_is_enabled": True,
-    "isHistoryEnabled": False,
     "memoryMetadataSupported": False,
     "tunableop_is_enabled": False,
     "tunableop_tuning_is_enabled": False,

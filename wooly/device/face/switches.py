@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 import torch
@@ -19,10 +18,9 @@ from wooly.device import collectives, compiled
 from wooly.device.backend import BACKEND, SHOWN, is_our_device
 from wooly.device.face.api import Face, put, put_all, wrapping
 from wooly.device.graphs import Graph
+from wooly.device.imports import when_imported
 
 __all__ = ["patch"]
-
-_compile_warned = False
 
 
 def patch(face: Face) -> None:
@@ -69,28 +67,33 @@ def _libraries() -> None:
 
 
 def _compile() -> None:
+    """Let torch.compile use our compiler where a script names none: Inductor, torch's own, generates code for a local GPU."""
     original = torch.compile
 
     @wrapping(original)
     def compile(model: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
-        global _compile_warned
-        if kwargs.get("backend") == BACKEND:
+        if kwargs.get("backend") in (None, "inductor", BACKEND):
             kwargs["backend"] = compiled.backend
-        if kwargs.get("backend", "inductor") != "inductor" and not kwargs.get("disable"):
-            _hide_frames()
-            return original(model, **kwargs)  # one that needs no local GPU, such as the script's own
-        if not _compile_warned:
-            _compile_warned = True
-            text = "torch.compile leaves code as it is on a remote device: the node compiles what it is sent"
-            warnings.warn(f"{text}; backend={BACKEND!r} sends each graph as one message", stacklevel=2)
-        if isinstance(model, torch.nn.Module):
-            from torch._dynamo import eval_frame  # takes a second
-
-            unchanged: Any = eval_frame._NullDecorator()
-            return eval_frame.OptimizedModule(model, unchanged)  # whose state has torch's names: _orig_mod.weight
-        return (lambda function: compile(function, **kwargs)) if model is None else model
+        _hide_frames()
+        return original(model, **kwargs)
 
     put(torch, "compile", compile)
+    when_imported("torch._inductor.compile_fx", _inductor)
+
+
+def _inductor(module: Any) -> None:
+    """Let Inductor called past torch.compile use our compiler for graphs on the device."""
+    original = module.compile_fx
+
+    @wrapping(original)
+    def compile_fx(model_: Any, example_inputs_: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        if not any(isinstance(x, Tensor) and is_our_device(x.device) for x in example_inputs_):
+            return original(model_, example_inputs_, *args, **kwargs)
+        if not module.graph_returns_tuple(model_):
+            return module.make_graph_return_tuple(model_, example_inputs_, compiled.backend)
+        return compiled.backend(model_, example_inputs_)
+
+    module.compile_fx = compile_fx
 
 
 @functools.cache
