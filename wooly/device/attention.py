@@ -6,10 +6,14 @@ torch's selector does not know this device and would choose the composition of ~
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from wooly.device.backend import is_our_device
+from wooly.device.imports import when_imported
 from wooly.device.lowering import LOWERINGS
 
 __all__ = ["register", "scaled_dot_product_attention"]
@@ -80,8 +84,41 @@ def _is_batched(x: torch.Tensor) -> bool:
     return False
 
 
+def _of_jagged(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Attention of jagged nested tensors: torch would choose a kernel that exists on CUDA only. Rows are padded, and keys masked."""
+
+    @functools.wraps(original)
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **more: Any
+    ) -> Any:
+        jagged = all(x.is_nested and x.dim() == 4 and x._ragged_idx == 2 and x.lengths() is None for x in (query, key, value))
+        if attn_mask is not None or not (jagged and is_our_device(query.device)):
+            return original(query, key, value, attn_mask, dropout_p, is_causal, **more)
+        from torch.nested._internal.nested_tensor import nested_from_padded
+
+        q, k, v = (torch.nested.to_padded_tensor(x.transpose(1, 2), 0.0).transpose(1, 2) for x in (query, key, value))
+        places = torch.arange(k.size(2), device=k.device)
+        mask = (places < key.offsets().diff()[:, None])[:, None, None]
+        if is_causal:
+            mask = mask & (places <= torch.arange(q.size(2), device=q.device)[:, None])
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, dropout_p, **more).transpose(1, 2)
+        lengths = {
+            "min_seqlen": query._maybe_min_seqlen,
+            "max_seqlen": query._maybe_max_seqlen,
+            "sum_S": query.values().size(query._ragged_idx - 1),
+        }
+        return nested_from_padded(out, query.offsets(), 1, **lengths).transpose(1, 2)  # type: ignore[no-untyped-call]  # torch's
+
+    return attention
+
+
+def _patch_jagged(module: Any) -> None:
+    module.jagged_scaled_dot_product_attention = _of_jagged(module.jagged_scaled_dot_product_attention)
+
+
 def register(library: Any) -> None:
     """Take over the selection, when the device can fuse."""
+    when_imported("torch.nested._internal.ops", _patch_jagged)
     if _FUSED in LOWERINGS:
         for key in ("PrivateUse1", "AutogradPrivateUse1"):
             library.impl("scaled_dot_product_attention", scaled_dot_product_attention, key)

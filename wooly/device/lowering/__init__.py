@@ -17,6 +17,7 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     fft,
     index,
     interpolate,
+    jagged,
     linear,
     loss,
     norm,
