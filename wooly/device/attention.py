@@ -116,9 +116,32 @@ def _patch_jagged(module: Any) -> None:
     module.jagged_scaled_dot_product_attention = _of_jagged(module.jagged_scaled_dot_product_attention)
 
 
+def _patch_xformers(module: Any) -> None:
+    """xformers' attention of [batch, length, heads, size], whose kernels are compiled for a local GPU."""
+    original = module._memory_efficient_attention
+
+    @functools.wraps(original)
+    def attention(inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_our_device(inputs.query.device):
+            return original(inputs, *args, **kwargs)
+        inputs.validate_inputs()
+        shape = inputs.normalize_bmhk()
+        q, k, v = (x.flatten(2, -2).transpose(1, 2) for x in (inputs.query, inputs.key, inputs.value))
+        bias = inputs.attn_bias
+        if isinstance(bias, torch.Tensor):
+            bias = bias.flatten(1, -3)
+        elif bias is not None:
+            bias = bias.materialize((*q.shape[:3], k.shape[2]), dtype=q.dtype, device=q.device)
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, bias, inputs.p, scale=inputs.scale)
+        return out.transpose(1, 2).reshape(shape).to(inputs.get_output_dtype())
+
+    module._memory_efficient_attention = attention
+
+
 def register(library: Any) -> None:
     """Take over the selection, when the device can fuse."""
     when_imported("torch.nested._internal.ops", _patch_jagged)
+    when_imported("xformers.ops.fmha", _patch_xformers)
     if _FUSED in LOWERINGS:
         for key in ("PrivateUse1", "AutogradPrivateUse1"):
             library.impl("scaled_dot_product_attention", scaled_dot_product_attention, key)
