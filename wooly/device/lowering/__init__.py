@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from wooly.device.lowering import (  # noqa: F401  # each registers its operations
     activations,
+    bessel,
     binary,
     dynamic,
     embedding_bag,
