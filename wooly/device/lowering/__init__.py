@@ -23,6 +23,7 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     norm,
     optim,
     order,
+    polynomials,
     reduce,
     shape,
     special,
