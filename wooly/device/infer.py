@@ -147,6 +147,12 @@ def _baddbmm_dtype(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
     return None if found is None or _broadcast(values[0].size(), found[0]) != found[0] else (found[0], values[3])
 
 
+def _margin_gradient(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
+    """torch has no meta kernel for it. Half types are widened first."""
+    x = values[1]
+    return (tuple(x.size()), x.dtype) if x.dtype in (torch.float32, torch.float64) else None
+
+
 _UNARY: Final = "relu silu neg exp log sqrt rsqrt sin cos tanh sigmoid abs reciprocal gelu"
 _BINARY: Final = "mul.Tensor div.Tensor"
 _TO_NUMBER: Final = "pow.Tensor_Scalar add.Scalar sub.Scalar mul.Scalar div.Scalar"
@@ -164,6 +170,7 @@ RULES: Final[dict[str, Rule]] = {
     "aten::bmm": lambda values: _product(values[0], values[1], 3),
     "aten::addmm": _addmm,
     "aten::baddbmm.dtype": _baddbmm_dtype,
+    "aten::multi_margin_loss_backward": _margin_gradient,
 }
 """By overload name. ``values`` are the arguments in schema order."""
 

@@ -12,6 +12,7 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     activations,
     bessel,
     binary,
+    composed,
     dynamic,
     embedding_bag,
     factories,
