@@ -74,13 +74,8 @@ def choose(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Cal
     return _substitute(info, functional, unknown)
 
 
-_WIDENED: Final = frozenset(
-    """
-    multi_margin_loss multi_margin_loss_backward _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward
-    """.split()
-)
-"""Operations that CUDA computes in f32 for half types, and whose substitutes here do not (coordinates need more than 8 or 11 bits) or
-lack those types."""
+_WIDENED: Final = frozenset({"multi_margin_loss", "multi_margin_loss_backward"})
+"""Operations that CUDA computes in f32 for half types, and whose substitutes here do not or lack those types."""
 
 
 def _is_half(value: Any) -> bool:

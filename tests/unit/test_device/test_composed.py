@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import wooly
 from tests.unit.test_device.test_special import check
 
 _aten = torch.ops.aten
@@ -67,6 +68,14 @@ def test_pdist(p: float) -> None:
         check(F.pdist, empty, p)
 
 
+def test_pairs_that_would_fill_the_memory_are_computed_on_the_cpu() -> None:
+    x, target = torch.rand(2, 3000), torch.zeros(2, 3000, dtype=torch.int64)
+    for function, args in ((F.pdist, (x.t(),)), (F.multilabel_margin_loss, (x, target))):
+        before = sum(wooly.stats()["fallbacks"].values())
+        torch.testing.assert_close(function(*(arg.cuda() for arg in args)).cpu(), function(*args))
+        assert sum(wooly.stats()["fallbacks"].values()) == before + 1
+
+
 @pytest.mark.parametrize("initial", [None, 2.0])
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
 def test_segment_reduce(reduce: str, initial: float | None) -> None:
@@ -103,12 +112,13 @@ def test_windows_that_do_not_fit_are_refused() -> None:
         _aten.fractional_max_pool2d(torch.ones(1, 1, 4, 4, device="cuda"), [3, 3], [4, 4], torch.ones(1, 1, 2, device="cuda"))
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("align_corners", [True, False])
 @pytest.mark.parametrize("size", [(3, 4), (9, 12), (7, 9), (1, 1), (20, 2)])
-def test_resizing_with_a_filter(size: tuple[int, int], align_corners: bool) -> None:
+def test_resizing_with_a_filter(size: tuple[int, int], align_corners: bool, mode: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 3, 7, 9)
-    resize = _aten._upsample_bilinear2d_aa.default
+    resize = getattr(_aten, f"_upsample_{mode}2d_aa").default
     check(with_gradient(resize), x, size, align_corners)
     check(resize, x.contiguous(memory_format=torch.channels_last), size, align_corners)
     check(resize, x.double(), (3, 4), align_corners, 0.5, 0.45)
@@ -155,3 +165,84 @@ def test_uniform_complex_numbers() -> None:
     for part in (x.real, x.imag):
         assert part.min() >= 2 and part.max() < 3 and part.std() > 0.2
     assert not torch.equal(x.real, x.imag)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
+def test_frexp(dtype: torch.dtype) -> None:
+    """At every power of two, beside each, and at what has no exponent."""
+    powers = torch.exp2(torch.arange(-1074, 1024, dtype=torch.float64))
+    x = torch.cat([powers, -powers * 1.5, torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan])]).to(dtype)
+    x = torch.cat([x, torch.nextafter(x, torch.zeros_like(x)) if dtype != torch.float16 else x * 0.999])
+    check(torch.frexp, x)
+    check(torch.frexp, x[:90].reshape(9, 10).t())
+
+
+_WHOLE = {
+    "stride": {"stride": (2, 3)},
+    "padding and groups": {"padding": (1, 2), "groups": 2},
+    "dilation": {"dilation": (2, 1), "padding": (1, 0), "stride": 2},
+}
+
+
+@pytest.mark.parametrize("name", _WHOLE)
+def test_convolutions_of_whole_numbers(name: str) -> None:
+    torch.manual_seed(0)
+    options = _WHOLE[name]
+    groups = options.get("groups", 1)
+    x, bias = torch.randint(-9, 9, (2, 4, 7, 8)), torch.tensor([1, -1, 2, 2**62])
+    x[0, 0, 3, 3] = 2**62  # products wrap
+    weight = torch.randint(-9, 9, (4, 4 // groups, 3, 2))
+    check(F.conv2d, x, weight, bias, **options)
+    check(F.conv_transpose2d, x, weight, None, output_padding=(1, 0), **options | {"stride": 2, "dilation": 1})
+    check(F.conv_transpose2d, x, weight, bias[: weight.size(1) * groups], **options)
+    check(F.conv1d, x[0, :, :, 0].t().contiguous().t(), weight[..., 0], bias, groups=groups)
+    check(F.conv3d, x.unsqueeze(2), weight.unsqueeze(2), groups=groups)
+    check(F.conv2d, x[:0], weight, bias, **options)
+
+
+@pytest.mark.parametrize("count_include_pad", [True, False])
+@pytest.mark.parametrize("divisor", [None, 3])
+@pytest.mark.parametrize("ceil_mode", [True, False])
+def test_averages_of_whole_numbers(ceil_mode: bool, divisor: int | None, count_include_pad: bool) -> None:
+    torch.manual_seed(0)
+    x, options = torch.randint(-99, 99, (2, 3, 6, 7, 8)), {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
+    for size, more in ((2, {}), (3, {"stride": 2, "padding": 1}), ((3, 2, 2), {"stride": (1, 2, 3), "padding": (1, 0, 1)})):
+        check(F.avg_pool3d, x, size, divisor_override=divisor, **options, **more)
+    check(F.avg_pool2d, x[0], 3, 2, 1, divisor_override=divisor, **options)
+    check(F.avg_pool2d, x[0, 0], (2, 3), divisor_override=divisor, **options)
+    check(F.avg_pool1d, x[0, 0], 3, 2, 1, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool], ids=str)
+def test_hash_tensor(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = (torch.randn(3, 5, 7) * 9).to(dtype)
+    for args in ((), (1,), ([0, 2],), ([-1],)):
+        for keepdim in (True, False):
+            check(torch.hash_tensor, x, *args, keepdim=keepdim)
+    for given in (x[0, 0, 0], x[:, :, :1], x.transpose(0, 2)):
+        check(torch.hash_tensor, given)
+    check(torch.hash_tensor, x[:0], 1)
+    for dim, error in (((), RuntimeError), ((0,), IndexError)):
+        with pytest.raises(error):
+            torch.hash_tensor(x[:0].cuda(), dim)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_running_log_sums_of_complex_numbers(dtype: torch.dtype) -> None:
+    """Also of infinities, and of angles beyond a full turn."""
+    torch.manual_seed(0)
+    x = torch.complex(torch.randn(4, 5) * 5, torch.randn(4, 5) * 9).to(dtype)
+    for dim in (0, 1, -1):
+        check(with_complex_gradient, x, dim)
+    x[0, 0], x[1, 1], x[0, 2], x[2, 3] = complex(-math.inf, 1), complex(-math.inf, 2), complex(math.inf, 1), complex(math.nan, 1)
+    check(torch.logcumsumexp, x, 0)
+    check(torch.logcumsumexp, x, 1)
+    check(torch.logcumsumexp, x[1, 2], 0)
+    check(torch.logcumsumexp, x[:0], 0)
+
+
+def with_complex_gradient(x: torch.Tensor, dim: int) -> Any:
+    x = x.detach().requires_grad_()
+    y = torch.logcumsumexp(x, dim)
+    return y.detach(), *torch.autograd.grad(y.abs().sum(), x)

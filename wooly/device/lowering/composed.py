@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import torch
 from torch import Generator, Tensor
@@ -36,9 +36,19 @@ def _in_f32(fn: _F) -> _F:
     return cast(_F, call)
 
 
-def _validate(name: str, *args: Any) -> None:
+def _validate(name: str, *args: Any, **kwargs: Any) -> None:
     """Raises what torch's meta kernel raises to these arguments."""
-    getattr(torch.ops.aten, name).default(*(torch.empty_like(x, device="meta") if isinstance(x, Tensor) else x for x in args))
+    described = [torch.empty_like(x, device="meta") if isinstance(x, Tensor) else x for x in args]
+    getattr(torch.ops.aten, name).default(*described, **kwargs)
+
+
+_PAIRS_MAX: Final = 1 << 24
+"""The most numbers that are formed of pairs of elements; torch's kernels, which form one after the other, take what is larger."""
+
+
+def _check_pairs(count: int) -> None:
+    if count > _PAIRS_MAX:
+        raise Unsupported(f"{count} pairs at a time")
 
 
 @composite("aten::uniform_")
@@ -55,6 +65,24 @@ def rrelu_with_noise_(
     return x.copy_(torch.ops.aten.rrelu_with_noise(x, noise, lower, upper, training, generator))
 
 
+@composite("aten::frexp.Tensor")
+def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Mantissas of 0.5 to 1 and exponents, 0 for what has none; in f64, in which a logarithm is off by at most one."""
+    if not x.is_floating_point():
+        raise RuntimeError("torch.frexp() only supports floating-point dtypes")
+    wide = x.double()
+    tiny = wide.abs() < 2.0**-1000
+    wide = torch.where(tiny, wide * 2.0**60, wide)
+    exponent = wide.abs().log2().floor() + 1
+    mantissa = wide * torch.exp2(-exponent)
+    size = mantissa.abs()
+    step = torch.where(size >= 1, 1.0, torch.where(size < 0.5, -1.0, 0.0))
+    none = (wide == 0) | ~wide.isfinite()
+    mantissa = torch.where(none, wide, mantissa * torch.exp2(-step))
+    exponent = torch.where(none, 0.0, exponent + step - torch.where(tiny, 60.0, 0.0))
+    return mantissa.to(x.dtype), exponent.to(torch.int32)
+
+
 # --- margins between labels
 
 _MEAN, _SUM = 1, 2
@@ -64,6 +92,7 @@ def _label_gaps(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(gaps 1 - x[target] + x [n, targets, classes], 0 where they do not count; the targets; is each class a target?). Targets count up to
     the first negative one."""
     classes = max(x.numel(), 1) if x.dim() < 2 else x.size(1)
+    _check_pairs(x.numel() * classes)
     x, target = x.reshape(-1, classes), target.reshape(-1, classes)
     counts = (target < 0).cumsum(1) == 0
     target = torch.where(counts, target, 0)
@@ -103,6 +132,7 @@ def multilabel_margin_loss_backward(dy: Tensor, x: Tensor, target: Tensor, reduc
 
 def _differences(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(x[i] - x[j], i, j) for all i < j, in row-major order."""
+    _check_pairs(x.size(0) * x.numel())
     i, j = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device)
     return x[i] - x[j], i, j
 
@@ -277,48 +307,70 @@ def fractional_max_pool_backward(dy: Tensor, x: Tensor, kernel_size: Sequence[in
 # --- resampling that filters before it reduces (antialias)
 
 
-def _filter(size: int, count: int, align_corners: bool, scale: float | None, like: Tensor) -> Tensor:
-    """The weight of every input for every output, [count, size]: a triangle as wide as an output is, at least two inputs."""
+def _triangle(x: Tensor) -> Tensor:
+    return (1 - x).clamp_min(0)
+
+
+def _cubic(x: Tensor) -> Tensor:
+    """Cubic convolution with a = -1/2 (Keys 1981, doi:10.1109/TASSP.1981.1163711)."""
+    near, far = (1.5 * x - 2.5) * x * x + 1, ((x - 5) * x + 8) * x - 4
+    return torch.where(x < 1, near, torch.where(x < 2, -0.5 * far, 0.0))
+
+
+_FILTERS: Final[dict[str, tuple[Callable[[Tensor], Tensor], float]]] = {"bilinear": (_triangle, 1.0), "bicubic": (_cubic, 2.0)}
+"""By mode: the weight of an input at a distance, and the distance from which on it is 0."""
+
+
+def _weights(mode: str, size: int, count: int, align_corners: bool, scale: float | None, like: Tensor) -> Tensor:
+    """The weight of every input for every output, [count, size]: distances are in inputs or, where they are wider, in outputs."""
+    weight, reach = _FILTERS[mode]
     if align_corners:
         step = (size - 1) / (count - 1) if count > 1 else 0.0
     else:
         step = 1 / scale if scale else size / count
     width = max(step, 1.0)
     centre = (torch.arange(count, dtype=torch.float64, device=like.device) + 0.5).unsqueeze(1) * step
-    first = (centre - width + 0.5).trunc().clamp_min(0)
-    last = (centre + width + 0.5).trunc().clamp_max(size)
+    first = (centre - reach * width + 0.5).trunc().clamp_min(0)
+    last = (centre + reach * width + 0.5).trunc().clamp_max(size)
     place = torch.arange(size, dtype=torch.float64, device=like.device)
-    weights = torch.where((place >= first) & (place < last), 1 - ((place - centre + 0.5) / width).abs(), 0.0).clamp_min(0)
+    weights = torch.where((place >= first) & (place < last), weight(((place - centre + 0.5) / width).abs()), 0.0)
     return (weights / weights.sum(1, keepdim=True)).to(like.dtype)
 
 
-@composite("aten::_upsample_bilinear2d_aa")
-@_in_f32
-def upsample_bilinear2d_aa(
-    x: Tensor, output_size: Sequence[int], align_corners: bool, scales_h: float | None = None, scales_w: float | None = None
-) -> Tensor:
-    if not x.is_floating_point():
-        raise Unsupported("resizing in fixed point")
-    _validate("_upsample_bilinear2d_aa", x, output_size, align_corners)
-    rows = _filter(x.size(2), output_size[0], align_corners, scales_h, x)
-    columns = _filter(x.size(3), output_size[1], align_corners, scales_w, x)
-    out, layout = rows @ (x @ columns.mT), suggest_memory_format(x)
-    return out if layout == torch.contiguous_format else out.clone(memory_format=layout)
+def _filtered(mode: str) -> None:
+    """Register the resizing of images by ``mode`` and its gradient: a product of matrices for every dimension."""
+
+    @_in_f32
+    def forward(
+        x: Tensor, output_size: Sequence[int], align_corners: bool, scales_h: float | None = None, scales_w: float | None = None
+    ) -> Tensor:
+        if not x.is_floating_point():
+            raise Unsupported("resizing in fixed point")
+        _validate(f"_upsample_{mode}2d_aa", x, output_size, align_corners)
+        rows = _weights(mode, x.size(2), output_size[0], align_corners, scales_h, x)
+        columns = _weights(mode, x.size(3), output_size[1], align_corners, scales_w, x)
+        out, layout = rows @ (x @ columns.mT), suggest_memory_format(x)
+        return out if layout == torch.contiguous_format else out.clone(memory_format=layout)
+
+    @_in_f32
+    def backward(
+        dy: Tensor,
+        output_size: Sequence[int],
+        input_size: Sequence[int],
+        align_corners: bool,
+        scales_h: float | None = None,
+        scales_w: float | None = None,
+    ) -> Tensor:
+        rows = _weights(mode, input_size[2], output_size[0], align_corners, scales_h, dy)
+        columns = _weights(mode, input_size[3], output_size[1], align_corners, scales_w, dy)
+        return rows.mT @ (dy @ columns)
+
+    composite(f"aten::_upsample_{mode}2d_aa")(forward)
+    composite(f"aten::_upsample_{mode}2d_aa_backward")(backward)
 
 
-@composite("aten::_upsample_bilinear2d_aa_backward")
-@_in_f32
-def upsample_bilinear2d_aa_backward(
-    dy: Tensor,
-    output_size: Sequence[int],
-    input_size: Sequence[int],
-    align_corners: bool,
-    scales_h: float | None = None,
-    scales_w: float | None = None,
-) -> Tensor:
-    rows = _filter(input_size[2], output_size[0], align_corners, scales_h, dy)
-    columns = _filter(input_size[3], output_size[1], align_corners, scales_w, dy)
-    return rows.mT @ (dy @ columns)
+for _mode in _FILTERS:
+    _filtered(_mode)
 
 
 # --- complex numbers with parts of 16 bits: moved as their parts
@@ -352,3 +404,51 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         raise Unsupported(f"cat of {tensors[0].dtype}")
     parts = [torch.view_as_real(x.resolve_conj()) for x in tensors]
     return torch.view_as_complex(torch.cat(parts, dim if dim >= 0 else dim - 1))
+
+
+# --- one result of many elements
+
+
+@composite("aten::hash_tensor")
+def hash_tensor(x: Tensor, dim: Sequence[int] = (), *, keepdim: bool = False, mode: int = 0) -> Tensor:
+    """The exclusive or of the bits that elements have as f64, or as i64: halves folded onto each other."""
+    if mode != 0 or x.is_complex():
+        raise Unsupported(f"hashes of mode {mode} of {x.dtype}")
+    _validate("hash_tensor", x, dim, keepdim=keepdim)
+    dims = sorted(d % max(x.dim(), 1) for d in dim) or list(range(x.dim()))
+    bits = x.double().view(torch.int64) if x.is_floating_point() else x.to(torch.int64)
+    for d in dims if x.dim() else ():
+        while bits.size(d) > 1:
+            half = bits.size(d) // 2
+            folded = bits.narrow(d, 0, half) ^ bits.narrow(d, half, half)
+            bits = torch.cat([folded, bits.narrow(d, 2 * half, bits.size(d) % 2)], d)
+    result = bits if keepdim or not x.dim() else bits.reshape([n for d, n in enumerate(bits.shape) if d not in dims])
+    return result.clone(memory_format=torch.contiguous_format).view(torch.uint64)
+
+
+_LOG_SUMS_MAX = 512
+"""The most elements of which running sums are formed one after the other."""
+
+
+@composite("aten::logcumsumexp", "aten::_logcumsumexp")
+def logcumsumexp(x: Tensor, dim: int) -> Tensor:
+    """Of complex numbers: imaginary parts depend on the order of the sums, which is that of torch's kernels."""
+    if not x.is_complex() or (x.dim() and x.size(dim) > _LOG_SUMS_MAX):
+        raise Unsupported("logcumsumexp of real numbers, or of many")
+    if not x.numel():
+        return torch.empty_like(x)
+    parts = x.unbind(dim) if x.dim() else (x,)
+    totals = [_log_sum(parts[0], torch.full_like(parts[0], -math.inf))]
+    for part in parts[1:]:
+        totals.append(_log_sum(part, totals[-1]))
+    return torch.stack(totals, dim) if x.dim() else totals[0]
+
+
+def _log_sum(new: Tensor, total: Tensor) -> Tensor:
+    """log(exp(new) + exp(total)), less the greater of them while that is finite."""
+    less = new.real < total.real
+    low, high = torch.where(less, new, total), torch.where(less, total, new)
+    endless = low.real.isinf() & (low.real == high.real)
+    sums = torch.where(low.real < 0, low, (low.exp() + high.exp()).log())
+    result = torch.where(endless, sums, (low - high).exp().log1p() + high)
+    return torch.where(new.isnan() | total.isnan(), complex(math.nan, math.nan), result)
