@@ -103,7 +103,7 @@ def _narrowed(result: Any, given: Sequence[Any]) -> Any:
 def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Callable[..., Any]:
     composite = COMPOSITES.get(info.name)
     if composite is not None:
-        return _guarded(info, lambda *values: composed(composite, info, values))
+        return _guarded(info, lambda *values: composed(composite, info, values, unknown))
     if unknown is None or unknown.missing:
         if info.mutates and functional is not None and not info.draws:  # before a decomposition: those take in-place for out=, and resize
             return _guarded(info, lambda *values: write_back(info, overload(functional), values))
@@ -113,12 +113,12 @@ def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -
     return lambda *values: on_cpu(info, values, unknown)
 
 
-def composed(composite: Callable[..., Any], info: OpInfo, values: Sequence[Any]) -> Any:
+def composed(composite: Callable[..., Any], info: OpInfo, values: Sequence[Any], unknown: Unknown | None = None) -> Any:
     """The call by its composite; on the CPU where that raises Unsupported."""
     try:
         return _call(composite, info, values)
     except Unsupported:
-        return on_cpu(info, values, None)
+        return on_cpu(info, values, unknown)
 
 
 def _decomposed(fn: Callable[..., Any], info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:

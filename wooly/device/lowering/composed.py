@@ -449,6 +449,7 @@ def _log_sum(new: Tensor, total: Tensor) -> Tensor:
     less = new.real < total.real
     low, high = torch.where(less, new, total), torch.where(less, total, new)
     endless = low.real.isinf() & (low.real == high.real)
-    sums = torch.where(low.real < 0, low, (low.exp() + high.exp()).log())
+    a, b = (torch.where(endless, x, 0.0).exp() for x in (low, high))
+    sums = torch.where(low.real < 0, low, (a + b).log())
     result = torch.where(endless, sums, (low - high).exp().log1p() + high)
     return torch.where(new.isnan() | total.isnan(), complex(math.nan, math.nan), result)
