@@ -122,6 +122,13 @@ def test_polynomials_of_very_high_order() -> None:
     torch.testing.assert_close(ours.cpu(), torch.special.legendre_polynomial_p(x, 2000))
 
 
+def test_shifted_chebyshev_polynomials_just_below_one() -> None:
+    """2n + 1 at 1; torch's kernels give -1 just below it, in f32."""
+    below = torch.nextafter(torch.tensor(1.0), torch.tensor(0.0))
+    ours = torch.special.shifted_chebyshev_polynomial_w(below.cuda(), 5)
+    torch.testing.assert_close(ours.cpu(), torch.special.shifted_chebyshev_polynomial_w(below.double(), 5).float())
+
+
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64], ids=str)
 def test_common_divisors(dtype: torch.dtype) -> None:
     """The least number, whose magnitude the type does not hold, and consecutive Fibonacci numbers, which take the most steps."""

@@ -54,6 +54,8 @@ def _check_pairs(count: int) -> None:
 @composite("aten::uniform_")
 def uniform_(x: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Complex numbers: both parts."""
+    if not x.is_complex():
+        raise Unsupported(f"uniform_ of {x.dtype}")
     torch.view_as_real(x).uniform_(low, high, generator=generator)
     return x
 
