@@ -74,7 +74,7 @@ def choose(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Cal
     return _substitute(info, functional, unknown)
 
 
-_WIDENED: Final = frozenset({"multi_margin_loss", "multi_margin_loss_backward"})
+_WIDENED: Final = frozenset({"multi_margin_loss"})
 """Operations that CUDA computes in f32 for half types, and whose substitutes here do not or lack those types."""
 
 

@@ -147,12 +147,6 @@ def _baddbmm_dtype(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
     return None if found is None or _broadcast(values[0].size(), found[0]) != found[0] else (found[0], values[3])
 
 
-def _margin_gradient(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
-    """torch has no meta kernel for it. Half types are widened first."""
-    x = values[1]
-    return (tuple(x.size()), x.dtype) if x.dtype in (torch.float32, torch.float64) else None
-
-
 _UNARY: Final = "relu silu neg exp log sqrt rsqrt sin cos tanh sigmoid abs reciprocal gelu"
 _BINARY: Final = "mul.Tensor div.Tensor"
 _TO_NUMBER: Final = "pow.Tensor_Scalar add.Scalar sub.Scalar mul.Scalar div.Scalar"
@@ -170,7 +164,6 @@ RULES: Final[dict[str, Rule]] = {
     "aten::bmm": lambda values: _product(values[0], values[1], 3),
     "aten::addmm": _addmm,
     "aten::baddbmm.dtype": _baddbmm_dtype,
-    "aten::multi_margin_loss_backward": _margin_gradient,
 }
 """By overload name. ``values`` are the arguments in schema order."""
 
@@ -220,15 +213,16 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
 
 
 _ATEN: Final = torch.ops.aten
-_SAME_AS: Final = {
+_SAME_AS: Final[dict[Any, Callable[..., Any]]] = {
+    _ATEN.multi_margin_loss_backward.default: lambda dy, x, *others: torch.empty_like(x),
     _ATEN.convolution_overrideable.default: _ATEN.convolution.default,
     _ATEN.__lshift__.Tensor: _ATEN.bitwise_left_shift.Tensor,
     _ATEN.__lshift__.Scalar: _ATEN.bitwise_left_shift.Tensor_Scalar,
     _ATEN.__rshift__.Tensor: _ATEN.bitwise_right_shift.Tensor,
     _ATEN.__rshift__.Scalar: _ATEN.bitwise_right_shift.Tensor_Scalar,
 }
-"""Operations without a meta kernel, or whose meta kernel refuses what CUDA takes (shifts of bool): they take the arguments of another, and
-return the same."""
+"""Operations without a meta kernel, or whose meta kernel refuses what CUDA takes (shifts of bool): what takes their arguments and describes
+their result, mostly another operation."""
 
 _ATTENTION_BACKWARD: Final = "aten::_scaled_dot_product_fused_attention_overrideable_backward"
 """Its meta kernel, where torch has one, describes the bias' gradient whether or not it is asked for."""

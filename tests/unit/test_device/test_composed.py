@@ -55,7 +55,12 @@ def test_multilabel_margin_loss(reduction: str) -> None:
 def test_the_gradient_of_multi_margin_loss(p: int) -> None:
     torch.manual_seed(0)
     for weight in (None, torch.rand(5)):
-        check(with_gradient(F.multi_margin_loss), torch.randn(3, 5), torch.tensor([0, 4, 2]), p=p, weight=weight)
+        x, target = torch.randn(3, 5), torch.tensor([0, 4, 2])
+        check(with_gradient(F.multi_margin_loss), x, target, p=p, weight=weight)
+        half = weight if weight is None else weight.half().cuda()
+        _, ours = with_gradient(F.multi_margin_loss)(x.half().cuda(), target.cuda(), p=p, weight=half)
+        _, theirs = with_gradient(F.multi_margin_loss)(x.half().float(), target, p=p, weight=half if half is None else half.cpu().float())
+        torch.testing.assert_close(ours.cpu(), theirs.half())
 
 
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, math.inf])
