@@ -69,8 +69,10 @@ def test_pdist(p: float) -> None:
     x = torch.randn(6, 4)
     x[2], x[3, 1] = x[1], x[1, 1]
     check(with_gradient(F.pdist), x, p)
-    for empty in (x[:1], x[:0], x[:, :0]):
+    for empty in (x[:1], x[:0], x[:, :0], x[:1].half()):
         check(F.pdist, empty, p)
+    with pytest.raises(NotImplementedError):
+        F.pdist(x.half().cuda(), p)
 
 
 def test_pairs_that_would_fill_the_memory_are_computed_on_the_cpu() -> None:

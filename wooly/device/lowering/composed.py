@@ -142,7 +142,12 @@ def _differences(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 @composite("aten::_pdist_forward")
 def pdist_forward(x: Tensor, p: float = 2.0) -> Tensor:
     gaps = _differences(x)[0]
-    return torch.linalg.vector_norm(gaps, p, -1) if gaps.numel() else gaps.sum(-1)
+    if not gaps.numel():
+        return gaps.sum(-1)
+    if x.dtype not in (torch.float32, torch.float64):
+        raise Unsupported(f"pdist of {x.dtype}")  # which torch's kernel refuses
+    distances: Tensor = torch.linalg.vector_norm(gaps, p, -1)
+    return distances
 
 
 @composite("aten::_pdist_backward")
