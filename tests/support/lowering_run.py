@@ -290,6 +290,8 @@ class Mirror(TorchDispatchMode):
             try:
                 with self:
                     return substitute(*args, **kwargs)
+            except Unsupported as refused:
+                reason = str(refused)
             finally:
                 self._active.discard(name)
         self.missing[f"{name}: {reason}"] += 1

@@ -18,7 +18,7 @@ from wooly.device import checks, random, sparse, transfer
 from wooly.device.backend import cpu_generator, has_kernel, has_python_kernel, is_ours
 from wooly.device.checks import SELF_OVERLAP
 from wooly.device.infer import Unknown, infer
-from wooly.device.lowering import COMPOSITES
+from wooly.device.lowering import COMPOSITES, Unsupported
 from wooly.device.schema import Kind, OpInfo, describe, overload
 from wooly.errors import UnsupportedOperation
 
@@ -26,6 +26,7 @@ __all__ = [
     "allow_cpu",
     "check_outs",
     "choose",
+    "composed",
     "make_elsewhere",
     "no_quantized",
     "on_cpu",
@@ -73,15 +74,8 @@ def choose(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Cal
     return _substitute(info, functional, unknown)
 
 
-_WIDENED: Final = frozenset(
-    """
-    grid_sampler_2d_backward grid_sampler_3d_backward fractional_max_pool2d fractional_max_pool3d
-    multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward multilabel_margin_loss_backward _upsample_bilinear2d_aa
-    _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa _upsample_bicubic2d_aa_backward
-    """.split()
-)
-"""Operations that CUDA computes in f32 for half types, and whose substitutes here do not (coordinates need more than 8 or 11 bits) or
-lack those types."""
+_WIDENED: Final = frozenset({"multi_margin_loss"})
+"""Operations that CUDA computes in f32 for half types, and whose substitutes here do not or lack those types."""
 
 
 def _is_half(value: Any) -> bool:
@@ -109,7 +103,7 @@ def _narrowed(result: Any, given: Sequence[Any]) -> Any:
 def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Callable[..., Any]:
     composite = COMPOSITES.get(info.name)
     if composite is not None:
-        return _guarded(info, lambda *values: _call(composite, info, values))
+        return _guarded(info, lambda *values: composed(composite, info, values, unknown))
     if unknown is None or unknown.missing:
         if info.mutates and functional is not None and not info.draws:  # before a decomposition: those take in-place for out=, and resize
             return _guarded(info, lambda *values: write_back(info, overload(functional), values))
@@ -117,6 +111,14 @@ def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -
         if decomposition is not None:
             return _guarded(info, lambda *values: _decomposed(decomposition, info, values, unknown))
     return lambda *values: on_cpu(info, values, unknown)
+
+
+def composed(composite: Callable[..., Any], info: OpInfo, values: Sequence[Any], unknown: Unknown | None = None) -> Any:
+    """The call by its composite; on the CPU where that raises Unsupported."""
+    try:
+        return _call(composite, info, values)
+    except Unsupported:
+        return on_cpu(info, values, unknown)
 
 
 def _decomposed(fn: Callable[..., Any], info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:

@@ -213,15 +213,16 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
 
 
 _ATEN: Final = torch.ops.aten
-_SAME_AS: Final = {
+_SAME_AS: Final[dict[Any, Callable[..., Any]]] = {
+    _ATEN.multi_margin_loss_backward.default: lambda dy, x, *others: torch.empty_like(x),
     _ATEN.convolution_overrideable.default: _ATEN.convolution.default,
     _ATEN.__lshift__.Tensor: _ATEN.bitwise_left_shift.Tensor,
     _ATEN.__lshift__.Scalar: _ATEN.bitwise_left_shift.Tensor_Scalar,
     _ATEN.__rshift__.Tensor: _ATEN.bitwise_right_shift.Tensor,
     _ATEN.__rshift__.Scalar: _ATEN.bitwise_right_shift.Tensor_Scalar,
 }
-"""Operations without a meta kernel, or whose meta kernel refuses what CUDA takes (shifts of bool): they take the arguments of another, and
-return the same."""
+"""Operations without a meta kernel, or whose meta kernel refuses what CUDA takes (shifts of bool): what takes their arguments and describes
+their result, mostly another operation."""
 
 _ATTENTION_BACKWARD: Final = "aten::_scaled_dot_product_fused_attention_overrideable_backward"
 """Its meta kernel, where torch has one, describes the bias' gradient whether or not it is asked for."""

@@ -201,13 +201,14 @@ def _by_hand(aten: Any) -> set[str]:
 
 
 def _checked(composite: Callable[..., Any], info: OpInfo) -> Callable[..., Any]:
-    """``composite``, behind the check of element types where there is one for its operation."""
-    if not checks.refuses_dtypes(info):
-        return composite
+    """``composite``, behind the check of element types where there is one for its operation; what it refuses, on the CPU."""
+    checked = checks.refuses_dtypes(info)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        checks.dtypes(info, [*args, *(kwargs.get(arg.name, arg.default) for arg in info.args[len(args) :])])
-        return composite(*args, **kwargs)
+        values = [*args, *(kwargs.get(arg.name, arg.default) for arg in info.args[len(args) :])]
+        if checked:
+            checks.dtypes(info, values)
+        return fallback.composed(composite, info, values)
 
     return kernel
 

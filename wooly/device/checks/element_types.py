@@ -42,8 +42,8 @@ _REFUSED_DTYPES: Final[dict[str, frozenset[torch.dtype]]] = {
             hardswish huber_loss hypot igamma igammac leaky_relu log_normal log_sigmoid_forward logaddexp2 max_pool2d_with_indices_backward
             max_pool3d_with_indices_backward max_unpool2d max_unpool3d mish mse_loss multi_margin_loss multilabel_margin_loss_forward
             multinomial native_batch_norm native_group_norm native_layer_norm nextafter nll_loss_forward nll_loss2d_forward
-            normal.Tensor_Tensor normal.float_Tensor round.decimals rrelu_with_noise smooth_l1_loss softplus softshrink upsample_linear1d
-            upsample_trilinear3d
+            normal.Tensor_Tensor normal.float_Tensor round.decimals rrelu_with_noise segment_reduce smooth_l1_loss softplus softshrink
+            upsample_linear1d upsample_trilinear3d
             """,
         ),
         (
@@ -89,8 +89,13 @@ _REFUSED_DTYPES: Final[dict[str, frozenset[torch.dtype]]] = {
         (
             _HALF | _COMPLEX,
             """
-            special_bessel_j0 special_bessel_j1 special_erfcx special_log_ndtr special_modified_bessel_i0
-            special_modified_bessel_i1 special_ndtri special_spherical_bessel_j0 special_zeta
+            special_airy_ai special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1 special_erfcx special_log_ndtr
+            special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0 special_modified_bessel_k1 special_ndtri
+            special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_zeta
+            special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v special_chebyshev_polynomial_w
+            special_hermite_polynomial_h special_hermite_polynomial_he special_laguerre_polynomial_l special_legendre_polynomial_p
+            special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v
+            special_shifted_chebyshev_polynomial_w
             """,
         ),
         (_HALF, "_cdist_forward"),
@@ -109,7 +114,10 @@ _PROMOTING: Final = frozenset(
     __ilshift __irshift __lshift __rshift addcdiv addcmul atan2 bitwise_and bitwise_left_shift bitwise_or bitwise_right_shift
     bitwise_xor bucketize clamp clamp_max clamp_min copysign div floor_divide fmax fmin fmod ge gt huber_loss hypot igamma igammac le
     logaddexp logaddexp2 lt maximum minimum mse_loss nextafter pow remainder searchsorted smooth_l1_loss soft_margin_loss
-    special_xlog1py special_zeta xlogy
+    special_chebyshev_polynomial_t special_chebyshev_polynomial_u special_chebyshev_polynomial_v special_chebyshev_polynomial_w
+    special_hermite_polynomial_h special_hermite_polynomial_he special_laguerre_polynomial_l special_legendre_polynomial_p
+    special_shifted_chebyshev_polynomial_t special_shifted_chebyshev_polynomial_u special_shifted_chebyshev_polynomial_v
+    special_shifted_chebyshev_polynomial_w special_xlog1py special_zeta xlogy
     """.split()
 )
 """Operations that compute in the common type of their arguments; the others compute in that of the first."""

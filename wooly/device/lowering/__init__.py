@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from wooly.device.lowering import (  # noqa: F401  # each registers its operations
     activations,
+    bessel,
     binary,
+    composed,
     dynamic,
     embedding_bag,
     factories,
@@ -23,6 +25,7 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     norm,
     optim,
     order,
+    polynomials,
     reduce,
     shape,
     special,

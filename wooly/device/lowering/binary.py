@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -13,7 +14,7 @@ from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.values import Meta, Number, ScalarArg, Value
 
-__all__ = ["add", "mul", "div", "scaled", "clamp_to"]
+__all__ = ["add", "mul", "div", "scaled", "scaled_bool", "clamp_to"]
 
 _ONE: Final = {"alpha": (1,)}
 
@@ -130,6 +131,33 @@ def _rest(op: str) -> Callable[[Trace, Value, Value], Meta]:
         return t.map(op, a, b, dtype=dtype)
 
     return lowering
+
+
+def _integers(a: Value, b: Value) -> DType:
+    dtype = result_type((a, b))
+    if not dtype.is_integer:
+        raise Unsupported(f"common divisors in {dtype.text}")
+    return dtype
+
+
+@lowers("aten::gcd")
+def gcd(t: Trace, a: Value, b: Value) -> Meta:
+    """Euclid's algorithm, in as many steps as the greatest consecutive Fibonacci numbers of the type take. Remainders have the sign of the
+    dividend: of the least number of a type, which has no magnitude in it, results are as odd as torch's."""
+    dtype = _integers(a, b)
+    a, b = t.map("abs", a, dtype=dtype), t.map("abs", b, dtype=dtype)
+    for _ in range(math.ceil(8 * dtype.itemsize / math.log2((1 + math.sqrt(5)) / 2)) + 1):
+        a, b = t.map("fmod", b, a), t.where(t.map("eq", a, 0), b, a)
+    return b
+
+
+@lowers("aten::lcm")
+def lcm(t: Trace, a: Value, b: Value) -> Meta:
+    """0 with a 0; small types in 32 bits, cut off at the end."""
+    dtype = _integers(a, b)
+    wide = DType.I32 if dtype.itemsize < 4 else dtype
+    divisor = t.cast(gcd(t, a, b), wide)
+    return t.map("abs", t.map("mul", t.map("trunc_div", a, divisor, dtype=wide), b, dtype=wide))
 
 
 def _any(op: str) -> Callable[[Trace, Value, Value], Meta]:

@@ -10,7 +10,7 @@ from typing import Final
 from wis.dtypes import FLOATS, DType
 from wis.ops import ScatterMode
 from wis.views import broadcast_shapes
-from wooly.device.lowering.binary import scaled
+from wooly.device.lowering.binary import scaled, scaled_bool
 from wooly.device.lowering.dtypes import accumulate
 from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.reduce import norm_over
@@ -21,6 +21,7 @@ from wooly.device.lowering.values import Meta, Value
 __all__ = ["add_rows", "positions", "take_rows"]
 
 _MASKS: Final = (DType.BOOL, DType.U8)
+_OF_FLAGS: Final = {ScatterMode.ADD: ScatterMode.MAX, ScatterMode.MUL: ScatterMode.MIN}
 
 
 def _i64(t: Trace, index: Meta) -> Meta:
@@ -43,6 +44,11 @@ def take_rows(t: Trace, x: Meta, index: Meta) -> Meta:
 def add_rows(t: Trace, out: Meta, index: Meta, rows: Meta, mode: ScatterMode = ScatterMode.ADD) -> None:
     """out[index] += rows along the first dimension, in row-major order of ``index``. Negative ones are out of bounds."""
     t.emit("index_put", [out], [rows, positions(t, index)], (mode,))
+
+
+def _mode(dtype: DType, mode: ScatterMode) -> ScatterMode:
+    """``mode`` as elements of ``dtype`` take it: a sum of bools is true where any is, a product where all are."""
+    return _OF_FLAGS.get(mode, mode) if dtype == DType.BOOL else mode
 
 
 # --- advanced indexing
@@ -98,9 +104,8 @@ def index_put(t: Trace, x: Meta, indices: Sequence[Meta | None], values: Value, 
     out = t.copy(x)
     plan = _AdvancedIndex(t, out, indices)
     source = plan.indexed_first(values.expand(plan.result_shape()))
-    if accumulate and x.dtype == DType.BOOL:
-        raise Unsupported("adding bools by index")
-    t.emit("index_put", [plan.x], [source, *plan.indices], (ScatterMode.ADD if accumulate else ScatterMode.SET,), along=plan.dims)
+    mode = _mode(x.dtype, ScatterMode.ADD if accumulate else ScatterMode.SET)
+    t.emit("index_put", [plan.x], [source, *plan.indices], (mode,), along=plan.dims)
     return out
 
 
@@ -139,7 +144,7 @@ def _put_masked(t: Trace, x: Meta, mask: Meta, values: Meta, accumulate: bool) -
         values = values.squeeze(0)
     wide_mask = wide_mask.expand(x.shape)
     if accumulate:
-        values = t.map("add", x, values, dtype=x.dtype)
+        values = t.map("or" if x.dtype == DType.BOOL else "add", x, values, dtype=x.dtype)
     return t.where(wide_mask, values, x, dtype=x.dtype)
 
 
@@ -200,15 +205,13 @@ def _put_along(t: Trace, x: Meta, dim: int, index: Meta, source: Meta, mode: Sca
     target = _front(out, dim)
     index = _one(index)
     rows = rows.expand((index.shape[0], *target.shape[1:]))
-    t.emit("index_put", [target], [rows, positions(t, index)], (mode,), along=[dim % max(x.ndim, 1)])
+    t.emit("index_put", [target], [rows, positions(t, index)], (_mode(wide, mode),), along=[dim % max(x.ndim, 1)])
     return out
 
 
 @lowers("aten::index_add", special={"alpha": (1,)})
 def index_add(t: Trace, x: Meta, dim: int, index: Meta, source: Meta, *, alpha: Value = 1) -> Meta:
-    if x.dtype == DType.BOOL:
-        raise Unsupported("index_add of bool")
-    rows = scaled(t, source, alpha, accumulate(x.dtype))
+    rows = scaled_bool(t, source, alpha) if x.dtype == DType.BOOL else scaled(t, source, alpha, accumulate(x.dtype))
     assert isinstance(rows, Meta)
     return _put_along(t, x, dim, index, rows, ScatterMode.ADD)
 
@@ -293,7 +296,7 @@ def _scatter(t: Trace, x: Meta, dim: int, index: Meta, source: Value, mode: Scat
             source = source.narrow(d, 0, size)
     else:
         source = t.full((), source, wide).expand(index.shape)
-    t.emit("scatter", [target], [source, positions(t, index)], (dim % target.ndim, mode))
+    t.emit("scatter", [target], [source, positions(t, index)], (dim % target.ndim, _mode(wide, mode)))
     return out
 
 
@@ -309,8 +312,6 @@ def scatter_with(t: Trace, x: Meta, dim: int, index: Meta, src: Value, *, reduce
 
 @lowers("aten::scatter_add")
 def scatter_add(t: Trace, x: Meta, dim: int, index: Meta, src: Meta) -> Meta:
-    if x.dtype == DType.BOOL:
-        raise Unsupported("scatter_add of bool")
     return _scatter(t, x, dim, index, src, ScatterMode.ADD)
 
 
@@ -319,8 +320,8 @@ def scatter_reduce(t: Trace, x: Meta, dim: int, index: Meta, src: Meta, reduce: 
     mode = _REDUCTIONS[reduce]
     if index.numel == 0:
         return x
-    if x.dtype == DType.BOOL and mode in (ScatterMode.ADD, ScatterMode.MUL):
-        raise Unsupported("arithmetic on bool by scatter")
+    if x.dtype == DType.BOOL and reduce == "mean":
+        raise Unsupported("the mean of bools")
     start = x if include_self else _scatter(t, x, dim, index, _identity(x.dtype, mode), ScatterMode.SET)
     out = _scatter(t, start, dim, index, src, mode)
     if reduce != "mean":

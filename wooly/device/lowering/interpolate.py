@@ -11,6 +11,7 @@ beyond the border are left out, as CUDA does: what is stored elsewhere in the im
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 from math import prod
 from typing import Any, Final
@@ -170,21 +171,99 @@ def grid_sampler(t: Trace, x: Meta, grid: Meta, interpolation_mode: int, padding
     wide = accumulate(x.dtype)
     grid = t.cast(grid, wide)
 
-    def taps_of(dim: int, size: int) -> list[Tap]:
-        given = t.reshape(grid.select(grid.ndim - 1, len(sizes) - 1 - dim), (n, 1, prod(out)))
-        place = _grid_place(t, given, size, align_corners)
-        return _taps(t, place, interpolation_mode, lambda place: _padded(t, place, size, padding_mode, align_corners))
-
-    taps = [taps_of(dim, size) for dim, size in enumerate(sizes)]
+    taps = []
+    for dim, size in enumerate(sizes):
+        place = _grid_place(t, _coordinate(t, grid, len(sizes) - 1 - dim), size, align_corners)
+        taps.append(_taps(t, place, interpolation_mode, partial(_padded, t, size=size, padding=padding_mode, align_corners=align_corners)))
     rows = t.reshape(t.cast(x, wide), (n, channels, prod(sizes)))
     total: Meta | None = None
     for chosen in product(*taps):
-        part = _read(t, rows, [place for place, _ in chosen], sizes)
+        part = _found(t, rows, *_located(t, [place for place, _ in chosen], sizes))
         for _, weight in reversed(chosen):
             part = part if weight is None else t.map("mul", part, weight)
         total = part if total is None else t.map("add", total, part)
     assert total is not None, "every mode has taps"
     return t.reshape(t.cast(total, x.dtype), (n, channels, *out))
+
+
+def _coordinate(t: Trace, grid: Meta, at: int) -> Meta:
+    """One of the numbers of every position, [N, 1, P]."""
+    return t.reshape(grid.select(grid.ndim - 1, at), (grid.shape[0], 1, prod(grid.shape[1:-1])))
+
+
+@lowers("aten::grid_sampler_2d_backward", "aten::grid_sampler_3d_backward")
+def grid_sampler_backward(
+    t: Trace, dy: Meta, x: Meta, grid: Meta, interpolation_mode: int, padding_mode: int, align_corners: bool, *, output_mask: Sequence[bool]
+) -> list[Meta | None]:
+    """Every tap gives its element ``dy`` times its weight, and positions ``dy`` times the element times the slope of the weight."""
+    n, channels, *sizes = x.shape
+    wide = accumulate(x.dtype)
+    grid_shape, grid = grid.shape, t.cast(grid, wide)
+    places = [_grid_place(t, _coordinate(t, grid, len(sizes) - 1 - d), size, align_corners) for d, size in enumerate(sizes)]
+    taps = []
+    for place, size in zip(places, sizes, strict=True):
+        inside = partial(_padded, t, size=size, padding=padding_mode, align_corners=align_corners)
+        of_dim = _taps(t, place, interpolation_mode, inside)
+        taps.append(list(zip(of_dim, _slopes(t, place, interpolation_mode, of_dim), strict=True)))
+    dy = t.reshape(t.cast(dy, wide), (n, channels, prod(grid_shape[1:-1])))
+    rows = t.reshape(t.cast(x, wide), (n, channels, prod(sizes)))
+    dx, slopes = t.full(rows.shape, 0, wide), [t.full((n, 1, dy.shape[-1]), 0, wide) for _ in sizes]
+    for chosen in product(*taps):
+        exists, index = _located(t, [place for (place, _), _ in chosen], sizes)
+        weights = [weight for (_, weight), _ in chosen]
+        if t.wanted(0):
+            t.emit("scatter", [dx], [t.where(exists, _times(t, dy, weights), 0.0), index.expand(dy.shape)], (2, ScatterMode.ADD))
+        if t.wanted(1) and interpolation_mode != _NEAREST:
+            found = t.reduce("sum", t.map("mul", dy, _found(t, rows, exists, index)), [1], True)
+            for d, (_, slope) in enumerate(chosen):
+                part = _times(t, found, [slope, *weights[:d], *weights[d + 1 :]])
+                slopes[d] = t.map("add", slopes[d], t.where(exists, part, 0.0))
+    dgrid = t.temp(wide, grid_shape)
+    for d, (slope, place, size) in enumerate(zip(slopes, places, sizes, strict=True)):
+        if interpolation_mode == _LINEAR and padding_mode:
+            slope = t.map("mul", slope, _padded_slope(t, place, size, padding_mode, align_corners))
+        slope = t.map("mul", slope, (size - 1) / 2 if align_corners else size / 2)
+        t.store(dgrid.select(dgrid.ndim - 1, len(sizes) - 1 - d), t.reshape(slope, grid_shape[:-1]))
+    return [t.reshape(dx, x.shape) if t.wanted(0) else None, dgrid if t.wanted(1) else None]
+
+
+def _times(t: Trace, x: Meta, factors: Sequence[Meta | None]) -> Meta:
+    for factor in factors:
+        x = x if factor is None else t.map("mul", x, factor)
+    return x
+
+
+def _slopes(t: Trace, place: Meta, mode: int, taps: Sequence[Tap]) -> list[Meta | None]:
+    """The derivatives of the weights of taps by the position."""
+    if mode == _NEAREST:
+        return [None]
+    if mode == _LINEAR:
+        return [t.full((), sign, place.dtype) for sign in (-1.0, 1.0)]
+    share = t.map("sub", place, t.map("floor", place))
+    other = t.map("sub", 1.0, share)
+    first, second = _far_slope(t, t.map("add", share, 1.0)), _near_slope(t, share)
+    return [first, second, t.map("neg", _near_slope(t, other)), t.map("neg", _far_slope(t, t.map("add", other, 1.0)))]
+
+
+def _near_slope(t: Trace, x: Meta) -> Meta:
+    return t.map("mul", t.map("sub", t.map("mul", x, 3 * (_CUBIC + 2)), 2 * (_CUBIC + 3)), x)
+
+
+def _far_slope(t: Trace, x: Meta) -> Meta:
+    return t.map("add", t.map("mul", t.map("sub", t.map("mul", x, 3 * _CUBIC), 10 * _CUBIC), x), 8 * _CUBIC)
+
+
+def _padded_slope(t: Trace, place: Meta, size: int, padding: int, align_corners: bool) -> Meta:
+    """The derivative of ``_padded`` by the position: 1 or -1, and 0 at the border and beyond."""
+    slope = t.full((), 1.0, place.dtype)
+    if padding == _REFLECTION:
+        start, span = _mirrors(size, align_corners)
+        distance = t.map("sub", place, start)
+        flips = t.map("floor", t.map("div", t.map("abs", distance), span)) if span else distance
+        turned = t.map("ne", t.map("eq", t.map("mod", flips, 2.0), 1.0), t.map("lt", distance, 0.0), dtype=DType.BOOL)
+        slope = t.where(turned, -1.0, slope)
+        place = _reflected(t, place, size, align_corners)
+    return t.where(t.map("and", t.map("gt", place, 0.0), t.map("lt", place, size - 1.0)), slope, 0.0)
 
 
 def _grid_place(t: Trace, x: Meta, size: int, align_corners: bool) -> Meta:
@@ -193,13 +272,22 @@ def _grid_place(t: Trace, x: Meta, size: int, align_corners: bool) -> Meta:
     return scaled if align_corners else t.map("add", scaled, _PIXEL)
 
 
+def _mirrors(size: int, align_corners: bool) -> tuple[float, float]:
+    """Where an image begins, and how long it is."""
+    return (0.0, size - 1) if align_corners else (_PIXEL, size)
+
+
+def _reflected(t: Trace, place: Meta, size: int, align_corners: bool) -> Meta:
+    start, span = _mirrors(size, align_corners)
+    distance = t.map("abs", t.map("sub", place, start))
+    rest = t.map("fmod", distance, 2.0 * span) if span else t.map("mul", distance, 0.0)
+    return t.map("add", t.map("min", rest, t.map("sub", 2.0 * span, rest)), start)
+
+
 def _padded(t: Trace, place: Meta, size: int, padding: int, align_corners: bool) -> Meta:
     """``place`` inside of the image, where there is padding; NaN becomes 0."""
     if padding == _REFLECTION:
-        start, span = (0.0, size - 1) if align_corners else (_PIXEL, size)
-        distance = t.map("abs", t.map("sub", place, start))
-        rest = t.map("fmod", distance, 2.0 * span) if span else t.map("mul", distance, 0.0)
-        place = t.map("add", t.map("min", rest, t.map("sub", 2.0 * span, rest)), start)
+        place = _reflected(t, place, size, align_corners)
     if padding in (_BORDER, _REFLECTION):
         place = t.where(t.map("gt", place, 0.0), t.map("min", place, size - 1), 0.0)
     return place
@@ -218,8 +306,8 @@ def _taps(t: Trace, place: Meta, mode: int, inside: Callable[[Meta], Meta]) -> l
     return [(inside(t.map("add", low, k - 1.0)), weight) for k, weight in enumerate(weights)]
 
 
-def _read(t: Trace, rows: Meta, places: Sequence[Meta], sizes: Sequence[int]) -> Meta:
-    """The elements of ``rows`` [N, C, all] at these places [N, 1, P]; 0 where a place is beyond the border."""
+def _located(t: Trace, places: Sequence[Meta], sizes: Sequence[int]) -> tuple[Meta, Meta]:
+    """(is there an element at these places [N, 1, P], its position in the flattened image: 0 where there is none)."""
     exists: Meta | None = None
     for place, size in zip(places, sizes, strict=True):
         here = t.map("and", t.map("ge", place, 0.0), t.map("lt", place, float(size)), dtype=DType.BOOL)
@@ -230,6 +318,11 @@ def _read(t: Trace, rows: Meta, places: Sequence[Meta], sizes: Sequence[int]) ->
         at = t.cast(t.where(exists, place, 0.0), DType.I64)
         index = at if index is None else t.map("add", t.map("mul", index, size), at)
     assert index is not None, "images have dimensions"
+    return exists, index
+
+
+def _found(t: Trace, rows: Meta, exists: Meta, index: Meta) -> Meta:
+    """The elements of ``rows`` [N, C, all], 0 where there are none."""
     n, channels, _ = rows.shape
     shape = (n, channels, index.shape[-1])
     found = t.temp(rows.dtype, shape)

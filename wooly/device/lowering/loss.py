@@ -244,7 +244,8 @@ def multi_margin_loss_backward(
     t: Trace, dy: Meta, x: Meta, target: Meta, p: float, margin: Value, weight: Meta | None = None, reduction: int = _MEAN
 ) -> Meta:
     """What every other class gains above the margin, the target class loses."""
-    rows = _rows(x)
+    dy, wide = _wide(t, dy, x)
+    rows = _rows(wide)
     column = (target.unsqueeze(0) if target.ndim == 0 else target).unsqueeze(-1)
     own = t.temp(rows.dtype, column.shape)
     t.emit("gather", [own], [rows, positions(t, column)], (1,))

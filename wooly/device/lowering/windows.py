@@ -16,6 +16,7 @@ from wooly.device.lowering.reduce import arg_extreme
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.values import Meta
+from wooly.device.lowering.whole_windows import convolved, pooled
 
 __all__: list[str] = []
 
@@ -84,10 +85,13 @@ def convolution(
     output_padding: Sizes,
     groups: int,
 ) -> Meta:
-    attrs = _attrs(_check_conv(x), groups, stride, padding, dilation)
+    whole = x.dtype == DType.I64 and 1 <= x.ndim - 2 <= 3
+    attrs = _attrs(x.ndim - 2 if whole else _check_conv(x), groups, stride, padding, dilation)
     shape = t.want().shape
     if x.numel == 0 or weight.numel == 0:
         out = t.full(shape, 0, x.dtype)
+    elif whole:
+        out = convolved(t, x, weight, shape, attrs, transposed)
     elif transposed and _beyond(attrs, output_padding):
         canvas = t.temp(x.dtype, _canvas_shape(shape, x, weight, attrs))
         t.emit("conv_dx", [canvas], [x, weight], _unpadded(attrs))
@@ -237,9 +241,13 @@ def _avg_pool(rank: int) -> Callable[..., Meta]:
         count_include_pad: bool = True,
         divisor_override: int | None = None,
     ) -> Meta:
+        wide, counts = _batched(x, rank), t.want().shape[-rank:]
+        if x.dtype == DType.I64:
+            k = _all(kernel, rank)
+            sizes = (k, _all(stride, rank, k), _all(padding, rank))
+            return _unbatched(pooled(t, wide, counts, *sizes, count_pad=count_include_pad, divisor=divisor_override), x)
         _check_pool(x)
-        wide = _batched(x, rank)
-        out = t.temp(x.dtype, (*wide.shape[:2], *t.want().shape[-rank:]))
+        out = t.temp(x.dtype, (*wide.shape[:2], *counts))
         t.emit("avg_pool", [out], [wide], _avg_attrs(rank, kernel, stride, padding, count_include_pad, divisor_override))
         return _unbatched(out, x)
 
