@@ -9,9 +9,15 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from pkgutil import walk_packages
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 from wooly import config
 from wooly.errors import ActivationError, WoolyError
@@ -57,21 +63,59 @@ def _sentence(error: Exception) -> str:
     return str(error) if isinstance(error, WoolyError) else f"{type(error).__name__}: {error}"
 
 
-def _hidden() -> str:
-    """Which module of the user's Python found in place of a package of ours, and what to do; empty: none."""
-    import importlib.util
-    from pathlib import Path
+_ROOT: Final = Path(__file__).resolve().parents[1]
+_BESIDE: Final = ("wis", "bus_schemas")
+"""Packages of ours beside this one, whose names a user's file may have."""
 
-    ours = Path(__file__).resolve().parents[1]
-    for name in ("wis", "bus_schemas"):
-        spec = importlib.util.find_spec(name)
-        found = Path(spec.origin).resolve() if spec is not None and spec.origin is not None else None
-        if found is not None and found.parent.parent != ours:
-            return f"{found} hides the package {name!r} that wooly needs: rename that file, or start the script with `python -P`"
+
+def _in_place_of(name: str) -> ModuleSpec | None:
+    """What of the user's Python finds in place of a package of ours; None: it finds ours."""
+    spec = find_spec(name)
+    found = spec is not None and spec.origin is not None and Path(spec.origin).resolve().parent.parent != _ROOT
+    return spec if found else None
+
+
+def _hidden() -> str:
+    """Which package of the user's Python found in place of one of ours, and what to do; empty: none."""
+    for name in _BESIDE:
+        spec = _in_place_of(name)
+        if spec is not None:
+            return f"{spec.origin} hides the package {name!r} that wooly needs: rename it, or start the script with `python -P`"
     return ""
 
 
+@contextmanager
+def _beside_the_users() -> Iterator[None]:
+    """Where a module of the user's has the name of a package of ours, load all of ours, and leave the name to the user's: modules of ours
+    are found by their own names, which the user's module, having none within, does not take."""
+    names = [name for name in _BESIDE if (spec := _in_place_of(name)) is not None and spec.submodule_search_locations is None]
+    if not names:
+        yield
+        return
+    theirs = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    try:
+        for name in names:
+            spec = spec_from_file_location(name, _ROOT / name / "__init__.py", submodule_search_locations=[str(_ROOT / name)])
+            assert spec is not None and spec.loader is not None, "a package has a loader"
+            sys.modules[name] = module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[name])
+        for name in [*names, "wooly"]:
+            for module in walk_packages(sys.modules[name].__path__, f"{name}."):
+                if not module.name.startswith(("wooly.cli", "wooly.slurm")):  # which no script imports
+                    import_module(module.name)
+        yield
+    finally:
+        for name in names:
+            del sys.modules[name]
+        sys.modules.update(theirs)
+
+
 def _activate() -> None:
+    with _beside_the_users():
+        _switch_on()
+
+
+def _switch_on() -> None:
     from wooly.device.face import checks
 
     settings = config.load(_flags)

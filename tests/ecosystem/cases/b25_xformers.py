@@ -22,10 +22,17 @@ def make(*shape, dtype=torch.float32):
 
 q, k, v = make(2, 8, 4, 16), make(2, 8, 4, 16), make(2, 8, 4, 16)
 block = xops.fmha.BlockDiagonalMask.from_seqlens([3, 5, 8])
-for name, bias in {"none": None, "causal": xops.LowerTriangularMask(), "tensor": torch.randn(2, 4, 8, 8, device="cuda"), "blocks": block}.items():
+for name, bias in {
+    "none": None,
+    "causal": xops.LowerTriangularMask(),
+    "tensor": torch.randn(2, 4, 8, 8, device="cuda"),
+    "blocks": block,
+}.items():
     x, y, z = (t.reshape(1, 16, 4, 16) if name == "blocks" else t for t in (q, k, v))
     out = xops.memory_efficient_attention(x, y, z, attn_bias=bias, scale=0.3)
-    dense = bias if bias is None or isinstance(bias, torch.Tensor) else bias.materialize((x.shape[0], 4, x.shape[1], x.shape[1]), device="cuda")
+    dense = (
+        bias if bias is None or isinstance(bias, torch.Tensor) else bias.materialize((x.shape[0], 4, x.shape[1], x.shape[1]), device="cuda")
+    )
     expected = reference(x, y, z, dense, 0.3)
     torch.testing.assert_close(out, expected, atol=1e-5, rtol=1e-4)
     got, want = (torch.autograd.grad(o.square().sum(), (q, k, v)) for o in (out, expected))
@@ -36,5 +43,7 @@ assert xops.memory_efficient_attention(half, half, half, p=0.5).dtype == torch.f
 three = make(2, 8, 16)
 torch.testing.assert_close(xops.memory_efficient_attention(three, three, three), reference(*[three[:, :, None]] * 3)[:, :, 0])
 grouped = q.reshape(2, 8, 2, 2, 16)
-torch.testing.assert_close(xops.memory_efficient_attention(grouped, grouped, grouped), reference(q, q, q).reshape(2, 8, 2, 2, 16), atol=1e-5, rtol=1e-4)
+torch.testing.assert_close(
+    xops.memory_efficient_attention(grouped, grouped, grouped), reference(q, q, q).reshape(2, 8, 2, 2, 16), atol=1e-5, rtol=1e-4
+)
 torch.save(results, sys.argv[1])

@@ -130,15 +130,26 @@ def test_a_script_that_asked_for_the_device_and_cannot_have_it_fails(environ: di
     assert found.stderr.startswith("wooly: the remote device stays off: ") and says in found.stderr and found.stderr.count("\n") == 1
 
 
-def test_a_module_of_the_users_that_hides_one_of_ours_is_named(tmp_path: Path) -> None:
-    """The script asked for the device: it must not run on without it for the name of a file."""
-    (tmp_path / "wis.py").write_text("")
+@pytest.mark.parametrize("name", ["wis", "bus_schemas"])
+@pytest.mark.parametrize("order", ["import torch, {}", "import {}, torch"])
+def test_a_module_of_the_users_may_be_named_like_one_of_ours(name: str, order: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text("MINE = 7\n")
+    (tmp_path / "train.py").write_text(f"{order.format(name)}\nimport wooly.session\nprint(torch.cuda.device_count(), {name}.MINE)\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import train"
+    found = python(code, WOOLY_NATS_URL="nats://127.0.0.1:1")
+    assert found.stdout == "1 7\n" and found.returncode == 0, found.stderr
+
+
+def test_a_package_of_the_users_that_hides_one_of_ours_is_named(tmp_path: Path) -> None:
+    """The script asked for the device: it must not run on without it for the name of a folder."""
+    (tmp_path / "wis").mkdir()
+    (tmp_path / "wis" / "__init__.py").write_text("")
     (tmp_path / "train.py").write_text("import torch; print('ran')")
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import train"
     found = python(code, WOOLY_NATS_URL="nats://127.0.0.1:1")
     assert found.returncode == 1 and found.stdout == ""
-    assert f"wooly: {tmp_path / 'wis.py'} hides the package 'wis' that wooly needs: rename that file" in found.stderr
-    assert python(code).stdout == "ran\n", "who does not ask for the device has no quarrel with us"
+    assert f"{tmp_path / 'wis' / '__init__.py'} hides the package 'wis' that wooly needs: rename it" in found.stderr
+    assert python(code).stdout == "ran\n", "a script that does not ask for the device is left alone"
 
 
 def test_warnings_as_errors_do_not_break_it_either() -> None:
