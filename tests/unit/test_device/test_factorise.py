@@ -179,6 +179,13 @@ def test_singular_matrices(dtype: torch.dtype) -> None:
             assert error(call, a.cuda()) == error(call, a) != ""
 
 
+@pytest.mark.parametrize("call", [torch.linalg.inv, torch.cholesky, torch.cholesky_inverse, torch.linalg.qr, torch.geqrf])
+def test_types_and_shapes_that_torch_refuses(call: Case) -> None:
+    square = torch.eye(3)
+    for a in (square.half(), square.bfloat16(), square.long(), square.bool(), square[0]):
+        assert error(call, a.cuda()) == error(call, a)
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_matrices_that_are_not_positive_definite(dtype: torch.dtype) -> None:
     a = torch.eye(3, dtype=dtype).repeat(3, 1, 1)

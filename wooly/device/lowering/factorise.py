@@ -517,9 +517,14 @@ for _name, _api in (
     composite(f"aten::{_name}")(_checked(_name, _api))
 
 
+def _stand_in(a: Tensor) -> Tensor:
+    """A unit matrix on the CPU, whose kernel refuses types and ranks in its own words."""
+    return torch.ones((1,) * a.dim(), dtype=a.dtype)
+
+
 @composite("aten::cholesky")
 def cholesky(a: Tensor, upper: bool = False) -> Tensor:
-    torch.ops.aten.cholesky(torch.empty(0, 0))  # says once that it is deprecated
+    torch.ops.aten.cholesky(_stand_in(a))  # which also says once that it is deprecated
     factor: Tensor
     factor, info = torch.ops.aten.linalg_cholesky_ex(a, upper=upper)
     torch._linalg_check_errors(info, "cholesky", is_matrix=a.dim() == 2)
@@ -529,6 +534,7 @@ def cholesky(a: Tensor, upper: bool = False) -> Tensor:
 @composite("aten::cholesky_inverse")
 def cholesky_inverse(a: Tensor, upper: bool = False) -> Tensor:
     """Raises LinAlgError for a factor with a 0 in its diagonal."""
+    torch.ops.aten.cholesky_inverse(_stand_in(a))
     if a.numel():
         zeros = a.diagonal(dim1=-2, dim2=-1).eq(0)
         info = torch.where(zeros.any(-1), zeros.to(torch.uint8).argmax(-1) + 1, 0)
