@@ -271,3 +271,16 @@ def test_larger_matrices_are_left_to_the_cpu() -> None:
     before = stats()["fallbacks"].get("aten::linalg_lu_factor_ex", 0)
     agree(torch.linalg.lu_factor_ex, a)
     assert stats()["fallbacks"]["aten::linalg_lu_factor_ex"] == before + 3
+
+
+@pytest.mark.usefixtures("native")
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_exponentials_of_matrices(dtype: torch.dtype) -> None:
+    """Of many sizes in one batch, beyond the squarings that the type's range needs, and not finite."""
+    for shape in ((0, 0), (2, 0, 0), (0, 3, 3), (1, 1), (3, 4, 4)):
+        agree(torch.linalg.matrix_exp, matrices(shape, dtype) - 3)
+    sizes = torch.tensor([1e-6, 1.0, 5.0], dtype=dtype)[:, None, None]
+    agree(torch.linalg.matrix_exp, torch.tensor([[0.1, -1], [1, -0.2]], dtype=dtype) * sizes)
+    far = torch.diag_embed(torch.tensor([[-1e30, 1.0], [1.0, 0.0]], dtype=dtype))
+    agree(torch.linalg.matrix_exp, far)
+    assert torch.linalg.matrix_exp(far.cuda() * float("inf")).isnan().all()
