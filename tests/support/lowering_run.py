@@ -202,8 +202,10 @@ def _raw(t: torch.Tensor) -> torch.Tensor:
 _UNDEFINED = {
     **{f"aten::{name}": (1,) for name in ("sort", "topk", "kthvalue", "median", "nanmedian", "mode")},
     **{f"aten::{name}": (1, 2, 3) for name in ("_embedding_bag", "_embedding_bag_forward_only")},
+    "aten::_linalg_solve_ex": (1, 2),
 }
-"""Outputs that torch does not define: which of equal elements is named, by-products for the backward pass of one implementation."""
+"""Outputs that torch does not define: which of equal elements is named, by-products for the backward pass of one implementation, factors of
+matrices whose rows are each other's conjugates (eigenvectors), in which rounding chooses the pivot."""
 
 _TOLERANCES = {
     torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2), torch.float32: (2e-5, 2e-5), torch.complex64: (2e-5, 2e-5),

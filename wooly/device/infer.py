@@ -213,7 +213,16 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
 
 
 _ATEN: Final = torch.ops.aten
+
+
+def _reflectors(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What geqrf returns: it is laid out as LU and its pivots are."""
+    lu, pivots, _ = _ATEN.linalg_lu_factor_ex(x)
+    return lu, pivots.to(x.dtype)
+
+
 _SAME_AS: Final[dict[Any, Callable[..., Any]]] = {
+    _ATEN.geqrf.default: _reflectors,
     _ATEN.multi_margin_loss_backward.default: lambda dy, x, *others: torch.empty_like(x),
     _ATEN.convolution_overrideable.default: _ATEN.convolution.default,
     _ATEN.__lshift__.Tensor: _ATEN.bitwise_left_shift.Tensor,

@@ -168,6 +168,8 @@ WRONG_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
         "shape mismatch: value tensor of shape [3]",
     ),
     "repeat_interleave": (lambda: torch.repeat_interleave(here(1.0, 2.0), here(-1, 1)), "repeats can not be negative"),
+    "lu_solve": (lambda: torch.linalg.lu_solve(here([1.0]), here(2).int(), here([1.0])), "pivots must be between 1 and LU.size(-2)"),
+    "lu_unpack": (lambda: torch.lu_unpack(here([1.0]), here(0).int())[0], "pivots must be between 1 and LU.size(-2)"),
     "_assert_async": (
         lambda: torch._assert_async(here(0).squeeze()),
         "Expected Tensor with single nonzero value, but got zero (aten::_assert_async)",

@@ -16,6 +16,7 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     dynamic,
     embedding_bag,
     factories,
+    factorise,
     fft,
     index,
     interpolate,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from wis.dtypes import COMPLEX, FLOATS, DType
 from wis.program import Imm
@@ -15,7 +16,7 @@ from wooly.device.lowering.binary import scaled
 from wooly.device.lowering.dtypes import accumulate, result_type, wis_dtype
 from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.reduce import norm_over
-from wooly.device.lowering.registry import lowers
+from wooly.device.lowering.registry import composite, lowers
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.values import Meta, Value
 
@@ -98,6 +99,37 @@ def addbmm(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value
         return left
     product = matmul(t, a, b) if x.dtype.is_integer else matmul(t, t.acc(a), t.acc(b))
     return _plus(t, x, t.reduce("sum", product, [0]), beta, alpha)
+
+
+_TAYLOR: Final = 20
+"""Terms of the series of exp, so that the next is beyond f64 for norms up to 1."""
+_BLOCK: Final = 5
+
+
+@composite("aten::linalg_matrix_exp")
+def matrix_exp(a: Tensor) -> Tensor:
+    """Taylor's polynomial of a / 2^s, whose 1-norm is at most 1, squared s times (Higham, Functions of Matrices, 10.3 and, for the
+    polynomial by Paterson and Stockmeyer, 4.2). Reads the greatest s, as torch waits for norms.
+    """
+    torch.ops.aten.linalg_matrix_exp(torch.empty_like(a, device="meta"))  # refuses other types and shapes
+    if a.size(-1) < 2:
+        return torch.exp(a)
+    x = a.to(torch.complex128 if a.is_complex() else torch.float64)  # each squaring doubles the error
+    squarings = x.abs().sum(-2).amax(-1).log2().ceil().clamp(min=0)
+    finite = squarings.isfinite()
+    x = x * torch.where(finite, torch.exp2(-squarings), math.nan)[..., None, None]
+    squarings = torch.where(finite, squarings, 0)[..., None, None]
+    powers = [torch.eye(a.size(-1), dtype=x.dtype, device=a.device).expand(a.size()), x]
+    while len(powers) <= _BLOCK:
+        powers.append(powers[-1] @ x)
+    blocks = [sum(powers[k] / math.factorial(first + k) for k in range(_BLOCK)) for first in range(0, _TAYLOR, _BLOCK)]
+    result: Any = blocks.pop()
+    while blocks:
+        result = result @ powers[-1] + blocks.pop()
+    for done in range(int(squarings.amax().item()) if squarings.numel() else 0):
+        result = torch.where(squarings > done, result @ result, result)
+    out: Tensor = result.to(a.dtype)
+    return out
 
 
 def _matrix_vector(t: Trace, a: Meta, v: Meta) -> Meta:

@@ -13,7 +13,7 @@ from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.values import Meta, Number, Value
 
-__all__ = ["complex_abs", "complex_parts", "to_float"]
+__all__ = ["complex_abs", "complex_parts", "join", "to_float"]
 
 _TO_FLOAT: Final = {
     "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log", "log2": "log2", "log10": "log10", "log1p": "log1p", "sqrt": "sqrt",
@@ -47,7 +47,7 @@ def _complex_expm1(t: Trace, x: Meta) -> Meta:
     a, b = complex_parts(t, x)
     half_sine = t.map("sin", t.map("mul", b, 0.5))
     real = t.map("sub", t.map("mul", t.map("expm1", a), t.map("cos", b)), t.map("mul", t.map("mul", half_sine, half_sine), 2.0))
-    return _join(t, real, t.map("mul", t.map("exp", a), t.map("sin", b)))
+    return join(t, real, t.map("mul", t.map("exp", a), t.map("sin", b)))
 
 
 def _complex_log1p(t: Trace, x: Meta) -> Meta:
@@ -58,10 +58,11 @@ def _complex_log1p(t: Trace, x: Meta) -> Meta:
     real = t.map("mul", t.map("log1p", near), 0.5)
     far = t.map("log", t.map("hypot", one_more, b))
     real = t.where(t.map("lt", t.map("abs", near), 0.5), real, far)
-    return _join(t, real, t.map("atan2", b, one_more))
+    return join(t, real, t.map("atan2", b, one_more))
 
 
-def _join(t: Trace, real: Meta, imag: Meta) -> Meta:
+def join(t: Trace, real: Meta, imag: Meta) -> Meta:
+    """The complex numbers with these parts."""
     out = t.temp(complex_of(real.dtype), real.shape)
     t.emit("complex", [out], [real, imag])
     return out
