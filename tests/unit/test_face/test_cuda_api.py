@@ -154,6 +154,19 @@ def test_the_plan_cache_is_the_nodes() -> None:
     assert cache.size == 0 and cache[0].max_size == 16
 
 
+@pytest.mark.parametrize("which", ["linalg", "blas"])
+def test_a_preferred_library_is_kept_and_changes_nothing(which: str) -> None:
+    """Scripts choose MAGMA, cuSOLVER or cuBLASLt by these; a CPU build of torch refuses them."""
+    prefer = getattr(torch.backends.cuda, f"preferred_{which}_library")
+    before = prefer()
+    wanted = {"linalg": "magma", "blas": "cublaslt"}[which]
+    try:
+        assert prefer(wanted) == prefer() != before
+    finally:
+        prefer(before)
+    assert prefer() == before
+
+
 # --- what does not exist says so
 
 
@@ -189,6 +202,8 @@ def test_profiler_ranges_and_runtime() -> None:
     assert torch.cuda.nvtx.range_push("a") == 0 and torch.cuda.nvtx.range_pop() == 0
     with torch.cuda.nvtx.range("b"):
         torch.cuda.nvtx.mark("c")
+    with torch.autograd.profiler.emit_nvtx(record_shapes=True):
+        assert torch.ones(2, device="cuda").sum().item() == 2
     runtime = torch.cuda.cudart()
     assert runtime.cudaProfilerStart() == runtime.cudaError.success == runtime.cudaProfilerStop()
     torch.cuda.check_error(0)
