@@ -301,6 +301,24 @@ def test_jit_knows_the_wrapped_functions() -> None:
     assert traced(torch.ones(3, 2, device="cuda")).shape == (3, 2)
 
 
+def test_an_exported_program_checks_its_tensors_by_the_device_that_the_script_sees() -> None:
+    """torch.export writes a check of type, device and layout before each conversion."""
+
+    class Half(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.half().float().to("cuda") + 1
+
+    x = torch.tensor([1.0, 1 / 3])
+    program = torch.export.export(Half(), (x.cuda(),))
+    for exported in (program, program.run_decompositions()):
+        same(exported.module()(x.cuda()), x.half().float() + 1)
+    check = torch.ops.aten._assert_tensor_metadata
+    check(x.cuda(), device=torch.device("cuda:0"), dtype=torch.float32)
+    for wrong in ({"device": torch.device("cpu")}, {"dtype": torch.float16}, {"size": [3]}):
+        with pytest.raises(RuntimeError, match="mismatch"):
+            check(x.cuda(), **wrong)
+
+
 def test_a_process_uses_one_of_several_devices() -> None:
     set_count(2)
     try:

@@ -275,7 +275,9 @@ def _become(tensor: Tensor, value: Tensor) -> None:
 
 def _script_modules() -> None:
     """Modules of TorchScript hold C++ tensors, for which ``data`` has put others into the Python objects: they are given these."""
-    module: Any = torch.jit.RecursiveScriptModule
+    from torch.jit import _script
+
+    module: Any = _script.RecursiveScriptModule
     original = module._apply
 
     @wrapping(original)
