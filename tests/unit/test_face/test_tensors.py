@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
 import io
 import weakref
 from typing import Any
@@ -133,6 +134,7 @@ def test_default_tensor_type() -> None:
         assert torch.ones(1).is_cuda and torch.ones(1).dtype == torch.float64
         same(torch.Tensor([1, 2]), torch.tensor([1.0, 2.0], dtype=torch.float64, device="cpu"))
         assert torch.Tensor(2, 3).shape == (2, 3) and torch.Tensor(2, 3).is_cuda and torch.Tensor().numel() == 0
+        assert {p.kind.name for p in inspect.signature(torch.Tensor.__new__).parameters.values()} == {"VAR_POSITIONAL", "VAR_KEYWORD"}
         assert not torch.FloatTensor([1]).is_cuda and not nn.Parameter(torch.ones(1, device="cpu")).is_cuda
     finally:
         torch.set_default_tensor_type(torch.FloatTensor)

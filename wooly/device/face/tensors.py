@@ -60,12 +60,12 @@ def patch_legacy(face: Face) -> None:
     new: Any = Tensor.__new__
     switched = False
 
-    def legacy_new(cls: type, *args: Any, **kwargs: Any) -> Any:
+    def legacy_new(*args: Any, **kwargs: Any) -> Any:  # dynamo has a replacement of the original, and compares signatures
         """``torch.Tensor(2, 3)`` and ``torch.Tensor([1])`` are of the default type, which torch's own constructor seeks on the CPU."""
-        if switched and cls is Tensor and not kwargs:
+        if switched and args[0] is Tensor and not kwargs:
             name = next(name for name, dtype in ELEMENT_TYPES.items() if dtype == torch.get_default_dtype())
-            return getattr(torch.cuda, name)(*args)
-        return new(cls, *args, **kwargs)
+            return getattr(torch.cuda, name)(*args[1:])
+        return new(*args, **kwargs)
 
     @wrapping(original)
     def set_default_tensor_type(t: Any) -> None:
