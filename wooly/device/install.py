@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
 from wooly.device import attention, checks, collectives, fallback, half_fft, kernels, sparse, transfer
-from wooly.device.backend import BACKEND, DEVICE, all_op_names, has_kernel, is_our_device, library
+from wooly.device.backend import BACKEND, CPU_KEYS, DEVICE, all_op_names, has_kernel, is_our_device, library
 from wooly.device.lowering import COMPOSITES, LOWERINGS
 from wooly.device.recorder import RECORDER
 from wooly.device.schema import Kind, OpInfo, describe, functional_of, overload
@@ -187,6 +187,7 @@ def _by_hand(aten: Any) -> set[str]:
         "aten::set_": transfer.set_,
         "aten::is_pinned": lambda self, device=None: False,
         "aten::record_stream": lambda self, s: None,
+        "aten::_assert_tensor_metadata": _structural(overload("aten::_assert_tensor_metadata"), CPU_KEYS),
     }
     by_name |= {f"aten::{name}": view_kernel(overload(f"aten::{name}")) for name in VIEWS}
     by_name |= {name: view_kernel(overload(name)) for name in inplace_views()}

@@ -153,6 +153,19 @@ def test_the_plan_cache_is_the_nodes() -> None:
     assert cache.size == 0 and cache[0].max_size == 16
 
 
+@pytest.mark.parametrize("which", ["linalg", "blas"])
+def test_a_preferred_library_is_kept_and_changes_nothing(which: str) -> None:
+    """Scripts choose MAGMA, cuSOLVER or cuBLASLt by these; a CPU build of torch refuses them."""
+    prefer = getattr(torch.backends.cuda, f"preferred_{which}_library")
+    before = prefer()
+    wanted = {"linalg": "magma", "blas": "cublaslt"}[which]
+    try:
+        assert prefer(wanted) == prefer() != before
+    finally:
+        prefer(before)
+    assert prefer() == before
+
+
 # --- what does not exist says so
 
 
@@ -188,6 +201,8 @@ def test_profiler_ranges_and_runtime() -> None:
     assert torch.cuda.nvtx.range_push("a") == 0 and torch.cuda.nvtx.range_pop() == 0
     with torch.cuda.nvtx.range("b"):
         torch.cuda.nvtx.mark("c")
+    with torch.autograd.profiler.emit_nvtx(record_shapes=True):
+        assert torch.ones(2, device="cuda").sum().item() == 2
     runtime = torch.cuda.cudart()
     assert runtime.cudaProfilerStart() == runtime.cudaError.success == runtime.cudaProfilerStop()
     torch.cuda.check_error(0)
@@ -260,6 +275,24 @@ def test_jit_knows_the_wrapped_functions() -> None:
     same(f(torch.ones(2, device="cuda")), torch.ones(2))
     traced = torch.jit.trace(nn.Linear(2, 2).cuda(), torch.ones(1, 2, device="cuda"))
     assert traced(torch.ones(3, 2, device="cuda")).shape == (3, 2)
+
+
+def test_an_exported_program_checks_its_tensors_by_the_device_that_the_script_sees() -> None:
+    """torch.export writes a check of type, device and layout before each conversion."""
+
+    class Half(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.half().float().to("cuda") + 1
+
+    x = torch.tensor([1.0, 1 / 3])
+    program = torch.export.export(Half(), (x.cuda(),))
+    for exported in (program, program.run_decompositions()):
+        same(exported.module()(x.cuda()), x.half().float() + 1)
+    check = torch.ops.aten._assert_tensor_metadata
+    check(x.cuda(), device=torch.device("cuda:0"), dtype=torch.float32)
+    for wrong in ({"device": torch.device("cpu")}, {"dtype": torch.float16}, {"size": [3]}):
+        with pytest.raises(RuntimeError, match="mismatch"):
+            check(x.cuda(), **wrong)
 
 
 def test_a_process_uses_one_of_several_devices() -> None:

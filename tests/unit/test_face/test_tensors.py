@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import gc
+import inspect
+import io
 import weakref
 from typing import Any
 
@@ -130,9 +132,14 @@ def test_default_tensor_type() -> None:
     torch.set_default_tensor_type("torch.cuda.DoubleTensor")
     try:
         assert torch.ones(1).is_cuda and torch.ones(1).dtype == torch.float64
+        same(torch.Tensor([1, 2]), torch.tensor([1.0, 2.0], dtype=torch.float64, device="cpu"))
+        assert torch.Tensor(2, 3).shape == (2, 3) and torch.Tensor(2, 3).is_cuda and torch.Tensor().numel() == 0
+        assert {p.kind.name for p in inspect.signature(torch.Tensor.__new__).parameters.values()} == {"VAR_POSITIONAL", "VAR_KEYWORD"}
+        assert not torch.FloatTensor([1]).is_cuda and not nn.Parameter(torch.ones(1, device="cpu")).is_cuda
     finally:
         torch.set_default_tensor_type(torch.FloatTensor)
     assert not torch.ones(1).is_cuda and torch.ones(1).dtype == torch.float32
+    assert not torch.Tensor([1]).is_cuda and torch.Tensor(torch.Size((2,))).shape == (2,)
 
 
 def test_printing() -> None:
@@ -192,6 +199,30 @@ def test_an_optimizer_made_before_the_move_trains_the_moved_parameters() -> None
         model(x).square().mean().backward()
         optimizer.step()
     same(there.weight.detach(), here.weight.detach())
+
+
+def _traced() -> torch.jit.ScriptModule:
+    """As a script finds it: traced and saved on another machine, and loaded."""
+    file = io.BytesIO()
+    torch.jit.save(torch.jit.trace(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).eval(), numbers(1, 3)), file)
+    file.seek(0)
+    return torch.jit.load(file)
+
+
+@pytest.mark.parametrize("make", [_traced, lambda: torch.jit.script(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))])
+def test_a_module_of_torchscript_moves_to_the_device_and_back(make: Any) -> None:
+    model = make()
+    expected = model(numbers(4, 3))
+    parameters = list(model.parameters())
+    expected.sum().backward()
+    gradients = [p.grad.clone() for p in parameters]
+    assert model.to("cuda") is model
+    assert all(p.is_cuda for p in model.parameters()) and all(p.is_cuda for p in parameters)
+    for p, gradient in zip(model.parameters(), gradients, strict=True):
+        same(p.grad, gradient)
+    same(model(numbers(4, 3).cuda()).detach(), expected.detach())
+    assert not next(model.cpu().parameters()).is_cuda
+    torch.testing.assert_close(model(numbers(4, 3)), expected)
 
 
 def test_gradients_move_with_the_module() -> None:

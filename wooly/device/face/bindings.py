@@ -160,19 +160,21 @@ _CONSTANT: Final[dict[str, Any]] = {
 
 def _settings() -> dict[str, Callable[..., Any]]:
     """Switches that programs set and read back."""
-    values = {"sync_debug_mode": 0, "cudnn_benchmark_limit": 10}
+    c: Any = torch._C
+    values: dict[str, Any] = {"_cuda_%s_sync_debug_mode": 0, "_cuda_%s_cudnn_benchmark_limit": 10}
+    values |= {f"_%s_{name}_preferred_backend": getattr(c, f"_get_{name}_preferred_backend")() for name in ("linalg", "blas")}
 
-    def setter(name: str) -> Callable[[int], None]:
+    def setter(name: str) -> Callable[[Any], None]:
         return lambda value: values.__setitem__(name, value)
 
-    def getter(name: str) -> Callable[[], int]:
+    def getter(name: str) -> Callable[[], Any]:
         return lambda: values[name]
 
     made: dict[str, Callable[..., Any]] = {f"_cuda_{name}": _nothing for name in _NOTHING_TO_DO}
     made |= {f"_cuda_{name}": lambda value=value: value for name, value in _CONSTANT.items()}
     for name in values:
-        made[f"_cuda_set_{name}"] = setter(name)
-        made[f"_cuda_get_{name}"] = getter(name)
+        made[name % "set"] = setter(name)
+        made[name % "get"] = getter(name)
     return made
 
 

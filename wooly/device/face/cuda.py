@@ -176,6 +176,10 @@ def _nvtx() -> None:
     }
     put_all((nvtx,), values)
 
+    emit: Any = torch.autograd.profiler.emit_nvtx  # torch's own asks C++ for its NVTX profiler, which a CPU build lacks
+    put(emit, "__enter__", lambda self: self)
+    put(emit, "__exit__", lambda self, kind, value, trace: False)
+
 
 def patch_accelerator(face: Face) -> None:
     """Point torch.accelerator at torch.cuda (which has its face on)."""

@@ -57,7 +57,15 @@ def patch_legacy(face: Face) -> None:
         put(torch.cuda, name, _TypedTensor(name, (), {"dtype": dtype, "__module__": "torch.cuda", "is_cuda": True, "is_sparse": False}))
 
     original = torch.set_default_tensor_type
+    new: Any = Tensor.__new__
     switched = False
+
+    def legacy_new(*args: Any, **kwargs: Any) -> Any:  # dynamo has a replacement of the original, and compares signatures
+        """``torch.Tensor(2, 3)`` and ``torch.Tensor([1])`` are of the default type, which torch's own constructor seeks on the CPU."""
+        if switched and args[0] is Tensor and not kwargs:
+            name = next(name for name, dtype in ELEMENT_TYPES.items() if dtype == torch.get_default_dtype())
+            return getattr(torch.cuda, name)(*args[1:])
+        return new(*args, **kwargs)
 
     @wrapping(original)
     def set_default_tensor_type(t: Any) -> None:
@@ -68,6 +76,7 @@ def patch_legacy(face: Face) -> None:
             torch.set_default_dtype(ELEMENT_TYPES[short])
             torch.set_default_device("cuda")
             switched = True
+            put(Tensor, "__new__", legacy_new)  # stays: a type's own constructor does not come back when it is deleted
             return
         original(t)
         if switched:
@@ -91,6 +100,7 @@ def patch(face: Face) -> None:
     _pinning()
     _printing()
     _data()
+    _script_modules()
 
 
 def _attributes() -> None:
@@ -261,3 +271,21 @@ def _become(tensor: Tensor, value: Tensor) -> None:
     if gradient is not None:
         fresh.grad = gradient.detach().to(device=raw_device(value), dtype=value.dtype)
     torch._C._swap_tensor_impl(tensor, fresh)
+
+
+def _script_modules() -> None:
+    """Modules of TorchScript hold C++ tensors, for which ``data`` has put others into the Python objects: they are given these."""
+    from torch.jit import _script
+
+    module: Any = _script.RecursiveScriptModule
+    original = module._apply
+
+    @wrapping(original)
+    def apply(self: Any, fn: Any, recurse: bool = True) -> Any:
+        parameters = self._parameters.items()
+        original(self, fn, recurse)
+        for name, parameter in parameters:
+            self._parameters[name] = parameter
+        return self
+
+    put(module, "_apply", apply)
