@@ -15,12 +15,12 @@ import torch
 
 from wooly.counters import COUNTERS
 from wooly.device import checks, random, sparse, transfer
-from wooly.device.backend import cpu_generator, has_kernel, has_python_kernel, is_ours
+from wooly.device.backend import CPU_KEYS, cpu_generator, has_kernel, has_python_kernel, is_ours
 from wooly.device.checks import SELF_OVERLAP
 from wooly.device.infer import Unknown, infer
 from wooly.device.lowering import COMPOSITES, Unsupported
 from wooly.device.schema import Kind, OpInfo, describe, overload
-from wooly.errors import UnsupportedOperation
+from wooly.errors import ForeignPointerError, UnsupportedOperation
 
 __all__ = [
     "allow_cpu",
@@ -282,12 +282,22 @@ def _check_layouts(info: OpInfo, result: Any) -> None:
 def unclaimed(op: Any, *args: Any, **kwargs: Any) -> Any:
     """The kernel of every operator that has no other for the device: operators of other libraries, and torch's for other back ends.
 
-    A kernel that the program registered in Python for CUDA is called; else the CPU's, visibly. Raises UnsupportedOperation where there is
-    neither: a kernel compiled for CUDA cannot run without a GPU on this machine.
+    A kernel that is registered in Python for CUDA is called, and where that follows a pointer, one for the CPU that may do without; else
+    the CPU's on copies, visibly. Raises UnsupportedOperation where there is none: a kernel compiled for CUDA cannot run without a GPU on
+    this machine.
     """
     info = _described(op)
     if has_python_kernel(info.name, "CUDA"):
-        return op.redispatch(_CUDA_KEYS, *args, **kwargs)
+        values = _flat([*args, *kwargs.values()])
+        before = [value._version for value in values if isinstance(value, torch.Tensor)]
+        for key, keys in (("CUDA", _CUDA_KEYS), ("CPU", CPU_KEYS)):
+            try:
+                if has_python_kernel(info.name, key):
+                    return op.redispatch(keys, *args, **kwargs)
+            except ForeignPointerError:
+                changed = before != [value._version for value in values if isinstance(value, torch.Tensor)]
+                if changed or not has_kernel(info.name, "CPU"):
+                    raise
     if not has_kernel(info.name, "CPU"):
         raise UnsupportedOperation(f"{info.name} has no kernel for this device and none for the CPU that could stand in for it")
     return on_cpu(info, _in_order(info, args, kwargs), None)

@@ -11,7 +11,7 @@ import torch
 
 from wooly.device import fallback
 from wooly.device.recorder import RECORDER, stats
-from wooly.errors import UnsupportedOperation
+from wooly.errors import ForeignPointerError, UnsupportedOperation
 
 
 def matrix() -> torch.Tensor:
@@ -93,10 +93,35 @@ def foreign() -> Iterator[Any]:
     library.impl("twice", lambda x, *, by=2.0: x * by, "CPU")
     library.impl("clear_", lambda x: x.zero_(), "CPU")
     library.impl("triple", lambda x: x * 3, "CUDA")
+    library.define("scale_(Tensor(a!) x, int by, bool late=False) -> ()")
+    library.define("lonely(Tensor x) -> Tensor")
+    library.impl("scale_", _by_pointer, "CUDA")
+    library.impl("scale_", lambda x, by, late=False: [x.mul_(by)].clear(), "CPU")
+    library.impl("lonely", lambda x: x.__cuda_array_interface__, "CUDA")
     library.impl("pack", lambda x: x.to_sparse(), "CPU")
     library.impl("fold", lambda x: x.to_mkldnn(), "CPU")
     yield torch.ops.wooly_test_foreign
     library._destroy()
+
+
+def _by_pointer(x: torch.Tensor, by: int, late: bool = False) -> None:
+    """A kernel for CUDA of a compiled library. ``late``: it has changed its argument before it asks for the pointer."""
+    if late:
+        x.add_(1)
+    x.__cuda_array_interface__  # noqa: B018  # raises
+
+
+def test_where_a_kernel_for_cuda_follows_a_pointer_one_for_the_cpu_stands_in(foreign: Any) -> None:
+    """One in Python runs on the device; none does where something was changed already."""
+    before = dict(stats()["fallbacks"])
+    x = matrix().to("cuda")
+    foreign.scale_(x, 3)
+    assert torch.equal(x.cpu(), matrix() * 3) and stats()["fallbacks"] == before
+    with pytest.raises(ForeignPointerError):
+        foreign.scale_(x, 3, late=True)
+    assert torch.equal(x.cpu(), matrix() * 3 + 1)
+    with pytest.raises(ForeignPointerError):
+        foreign.lonely(x)
 
 
 def test_operators_of_other_namespaces_run_on_the_cpu_and_are_counted(foreign: Any) -> None:
