@@ -441,6 +441,9 @@ EXACT_JUMPS: Final = _lines("""
     torch.allclose($x, $x)
     $l.gcd($l2)
     $l.lcm(torch.tensor(4, device=dev))
+    $l.lcm($l2)
+    $b.long().index_add(0, torch.zeros($b.size(0), dtype=torch.int64, device=dev), $b.long()) if $b.dim() else $b
+    $b.index_put((torch.zeros(2, dtype=torch.int64, device=dev),), $b[:1].expand(2, *$b.shape[1:]), accumulate=True) if $b.dim() and $b.size(0) else $b
     $l.bitwise_not()
     $l.bitwise_left_shift(1)
     $l & 3
@@ -971,6 +974,29 @@ ROUNDED_JUMPS: Final = _lines("""
     torch.special.modified_bessel_i0($r.clamp(-3, 3))
     torch.special.modified_bessel_i1($r.clamp(-3, 3))
     torch.special.ndtri($r.sigmoid() * 0.8 + 0.1)
+    torch.special.bessel_j0($r)
+    torch.special.bessel_j1($f)
+    torch.special.bessel_y0($f.abs() + 0.5)
+    torch.special.scaled_modified_bessel_k0($f.abs() + 0.5)
+    torch.special.modified_bessel_k1($r.abs() + 0.5)
+    torch.special.spherical_bessel_j0($r)
+    torch.special.airy_ai($r.clamp(-5, 5))
+    torch.special.chebyshev_polynomial_t($r.clamp(-1, 1), $k)
+    torch.special.hermite_polynomial_he($f.clamp(-2, 2), torch.tensor(3, device=dev))
+    torch.special.legendre_polynomial_p($r.sigmoid(), 4)
+    torch.polygamma(2, ($f.abs() + 0.5).float())
+    torch.frexp($r + 3).mantissa
+    F.pdist(rand($seed, (4, 3), 'float32', dev))
+    torch.segment_reduce(rand($seed, (6, 2), 'float32', dev), 'mean', lengths=torch.tensor([2, 3, 1], device=dev))
+    F.interpolate(rand($seed, (1, 2, 7, 5), 'float32', dev), (4, 3), mode='bilinear', antialias=True)
+    F.multilabel_margin_loss(rand($seed, (2, 4), 'float32', dev), torch.tensor([[1, 2, -1, 0], [3, -1, 0, 0]], device=dev))
+    F.grid_sample(rand($seed, (1, 2, 4, 4), 'float32', dev), rand(1, (1, 3, 3, 2), 'float32', dev).clamp(-1, 1) * 0.7, align_corners=$flag)
+    torch.linalg.slogdet(rand($seed, (2, 4, 4), 'float32', dev) + 5 * torch.eye(4, device=dev)).logabsdet
+    torch.linalg.solve_triangular(rand($seed, (3, 3), 'float32', dev) + 4 * torch.eye(3, device=dev), rand(1, (3, 2), 'float32', dev), upper=$flag)
+    torch.cholesky_solve(rand($seed, (3, 2), 'float32', dev), torch.eye(3, device=dev) * 2 + 0.1)
+    torch.linalg.qr(rand($seed, (4, 3), 'float32', dev) + 2 * torch.eye(4, 3, device=dev)).R
+    torch.linalg.lu_factor(rand($seed, (5, 5), 'float64', dev) + 6 * torch.eye(5, dtype=torch.float64, device=dev)).LU
+    torch.matrix_exp(rand($seed, (2, 3, 3), 'float32', dev) * 0.5)
     torch.special.xlog1py($a, $f.sigmoid())
     torch.special.xlog1py($f, $a)
     torch.xlogy($f, $a)
