@@ -28,6 +28,22 @@ frozen = torch.jit.optimize_for_inference(torch.jit.freeze(load().to(device).eva
 results["frozen"] = [frozen(image.to(device)).detach().cpu() for _ in range(3)]
 results["home"] = load().to(device).cpu()(image).detach()
 
+
+class Reader(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.gru, self.head = nn.Embedding(7, 4), nn.GRU(4, 4, batch_first=True), nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embedding.weight  # shared
+
+    def forward(self, tokens):
+        return self.head(self.gru(self.embedding(tokens))[0])
+
+
+reader = torch.jit.script(Reader()).to(device)
+tokens = torch.arange(14).remainder(7).view(2, 7).to(device)
+nn.functional.cross_entropy(reader(tokens).flatten(0, 1), tokens.flatten()).backward()
+results["reader"] = [reader(tokens).detach().cpu(), len(list(reader.parameters())), reader.embedding.weight.grad.cpu()]
+
 scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, 1)))
 optimizer = torch.optim.Adam(scripted.parameters(), 0.05)  # made before the move
 scripted.to(device)

@@ -209,7 +209,41 @@ def _traced() -> torch.jit.ScriptModule:
     return torch.jit.load(file)
 
 
-@pytest.mark.parametrize("make", [_traced, lambda: torch.jit.script(nn.Sequential(nn.Linear(3, 2), nn.ReLU()))])
+class _Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3, bias=False)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+class _Script(torch.jit.ScriptModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(numbers(3, 2))
+
+    @torch.jit.script_method
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+def _shared() -> torch.jit.ScriptModule:
+    layer = nn.Linear(3, 3)
+    return torch.jit.script(nn.Sequential(layer, nn.Tanh(), layer))
+
+
+class _Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(x[None])[0])
+
+
+@pytest.mark.parametrize("make", [_traced, _shared, _Script, lambda: torch.jit.script(_Tied()), lambda: torch.jit.script(_Recurrent())])
 def test_a_module_of_torchscript_moves_to_the_device_and_back(make: Any) -> None:
     model = make()
     expected = model(numbers(4, 3))
@@ -217,6 +251,7 @@ def test_a_module_of_torchscript_moves_to_the_device_and_back(make: Any) -> None
     expected.sum().backward()
     gradients = [p.grad.clone() for p in parameters]
     assert model.to("cuda") is model
+    assert len(list(model.parameters())) == len(parameters)
     assert all(p.is_cuda for p in model.parameters()) and all(p.is_cuda for p in parameters)
     for p, gradient in zip(model.parameters(), gradients, strict=True):
         same(p.grad, gradient)

@@ -273,19 +273,33 @@ def _become(tensor: Tensor, value: Tensor) -> None:
     torch._C._swap_tensor_impl(tensor, fresh)
 
 
+_FLAT: Final = "_flat_weights"  # the attribute in which recurrent layers keep their parameters as a list
+
+
 def _script_modules() -> None:
-    """Modules of TorchScript hold C++ tensors, for which ``data`` has put others into the Python objects: they are given these."""
+    """Modules of TorchScript hold C++ tensors, for which ``data`` has put others into the Python objects: they are given these, in every
+    place that shared one."""
     from torch.jit import _script
 
-    module: Any = _script.RecursiveScriptModule
+    module: Any = _script.ScriptModule
     original = module._apply
 
     @wrapping(original)
     def apply(self: Any, fn: Any, recurse: bool = True) -> Any:
-        parameters = self._parameters.items()
-        original(self, fn, recurse)
-        for name, parameter in parameters:
-            self._parameters[name] = parameter
+        parts = list(self.modules()) if recurse else [self]
+        held = [(part, name, parameter) for part in parts for name, parameter in part._parameters.items()]
+        places: dict[int, list[tuple[Any, str]]] = {}
+        for part, name, parameter in held:
+            places.setdefault(id(parameter), []).append((part, name))
+        recurrent = [(part._c, part._c.getattr(_FLAT)) for part in parts if isinstance(part, module) and part._c.hasattr(_FLAT)]
+        for part in parts:
+            own = [parameter for _, parameter in part._parameters.items()]
+            original(part, fn, recurse=False)
+            for parameter in own:
+                for owner, name in places[id(parameter)]:
+                    owner._parameters[name] = parameter
+        for part, weights in recurrent:
+            part.setattr(_FLAT, weights)
         return self
 
     put(module, "_apply", apply)
