@@ -23,6 +23,7 @@ from wooly.device.lowering.values import Meta, Value
 __all__ = ["matmul"]
 
 _FACTORS: Final = {"alpha": (0, 1), "beta": (0, 1)}
+_HALVES: Final = (DType.F16, DType.BF16)
 
 
 def matmul(t: Trace, a: Meta, b: Meta) -> Meta:
@@ -77,6 +78,9 @@ def _without_product(t: Trace, x: Meta, shape: Sequence[int], beta: Value, alpha
 
 @lowers("aten::baddbmm", special=_FACTORS)
 def baddbmm(t: Trace, x: Meta, a: Meta, b: Meta, *, beta: Value = 1, alpha: Value = 1) -> Meta:
+    """Of halves: rounded once where a factor would make the error of a rounded product larger."""
+    if a.dtype in _HALVES and not all(isinstance(factor, int | float) and factor in (0, 1) for factor in (alpha, beta)):
+        x, a, b = t.acc(x), t.acc(a), t.acc(b)
     return _plus(t, x, matmul(t, a, b), beta, alpha)
 
 
