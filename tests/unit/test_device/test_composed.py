@@ -253,3 +253,25 @@ def with_complex_gradient(x: torch.Tensor, dim: int) -> Any:
     x = x.detach().requires_grad_()
     y = torch.logcumsumexp(x, dim)
     return y.detach(), *torch.autograd.grad(y.abs().sum(), x)
+
+
+@pytest.mark.parametrize("dim", [0, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_weight_norm(dim: int, dtype: torch.dtype) -> None:
+    """Of half types as near to the truth as the CPU."""
+    generator = torch.Generator().manual_seed(0)
+    v, dw = (torch.randn(3, 2, 4, generator=generator).to(dtype) for _ in range(2))
+    g = torch.randn([n if d == dim else 1 for d, n in enumerate(v.shape)], generator=generator).to(dtype)
+
+    def run(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
+        parts = [x.detach().to(device, dtype).requires_grad_() for x in (v, g)]
+        out = torch._weight_norm(*parts, dim)
+        out.backward(dw.to(device, dtype))
+        return [x.detach().cpu() for x in (out, parts[0].grad, parts[1].grad) if x is not None]
+
+    before = wooly.stats()["fallbacks"]
+    found = run("cuda", dtype)
+    assert wooly.stats()["fallbacks"] == before
+    for mine, its, truth in zip(found, run("cpu", dtype), run("cpu", torch.float64), strict=True):
+        assert mine.dtype == its.dtype and mine.stride() == its.stride()
+        assert (mine - truth).abs().max() <= 2 * (its - truth).abs().max() + 1e-15

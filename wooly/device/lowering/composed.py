@@ -129,6 +129,28 @@ def multilabel_margin_loss_backward(dy: Tensor, x: Tensor, target: Tensor, reduc
     return (slope * dy.reshape(-1, 1)).reshape(x.shape)
 
 
+# --- weights as sizes and directions
+
+
+def _others(x: Tensor, dim: int) -> list[int]:
+    return [d for d in range(x.dim()) if d != dim % x.dim()]
+
+
+@composite("aten::_weight_norm_interface")
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """(g v / |v|, |v|), with norms over all dimensions but ``dim``; those of half types stay in f32."""
+    wide = v.float() if v.dtype in (torch.float16, torch.bfloat16) else v
+    norms = torch.linalg.vector_norm(wide, 2, _others(v, dim), keepdim=True)
+    return (wide * (g / norms)).to(v.dtype), norms
+
+
+@composite("aten::_weight_norm_interface_backward")
+@_in_f32
+def weight_norm_backward(dw: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    along = (dw * v).sum(_others(v, dim), keepdim=True) / norms
+    return g / norms * (dw - v * along / norms), along
+
+
 # --- distances between the rows of one matrix
 
 
