@@ -250,7 +250,7 @@ def test_a_node_that_is_stopped_gives_its_tasks_away_first(cluster: Cluster, sai
         done += 1
     stopping.join()
     assert value(session) == done and any("repeating 0 batches" in line for line in said)
-    assert cluster.task(session)["state"] == "started"
+    until(lambda: cluster.task(session)["state"] == "started", "the controller has read that the session is open")
 
 
 SCRIPT = """
