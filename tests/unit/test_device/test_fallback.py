@@ -140,6 +140,19 @@ def test_operators_of_other_namespaces_run_on_the_cpu_and_are_counted(foreign: A
     assert torch.equal(x.cpu(), torch.zeros(2, 2))
 
 
+@pytest.mark.filterwarnings("ignore:Warning only once for all operators")
+def test_a_kernel_for_cuda_of_one_of_torchs_operators_replaces_ours() -> None:
+    x = matrix() - 2
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        library.impl("aten::gelu", lambda x, approximate="none": torch.relu(x), "CUDA")
+        assert torch.equal(torch.nn.functional.gelu(x.cuda()).cpu(), x.relu())
+        assert not torch.equal(torch.nn.functional.gelu(x), x.relu())
+    finally:
+        library._destroy()
+    torch.testing.assert_close(torch.nn.functional.gelu(x.cuda()).cpu(), torch.nn.functional.gelu(x))
+
+
 def test_a_python_kernel_for_cuda_is_called(foreign: Any) -> None:
     before = dict(stats()["fallbacks"])
     tripled = foreign.triple(matrix().to("cuda"))

@@ -31,6 +31,7 @@ def patch(face: Face) -> None:
     _module()
     _profiler()
     _plan_cache()
+    _overrides()
 
 
 def _module() -> None:
@@ -124,6 +125,23 @@ def _plan_cache() -> None:
     put(cache, "size", property(lambda self: 0))
     put(cache, "max_size", 4096)
     put(cache, "clear", lambda self: None)
+
+
+_OURS: Final = {"CUDA": "PrivateUse1", "AutogradCUDA": "AutogradPrivateUse1", "AutocastCUDA": "AutocastPrivateUse1"}
+
+
+def _overrides() -> None:
+    """Let a script's own kernel of one of torch's operators, registered for CUDA, be called for tensors of the device."""
+    original: Any = torch.library.Library.impl  # untyped in torch
+
+    @wrapping(original)
+    def impl(self: Any, op_name: Any, fn: Any, dispatch_key: str = "", **how: Any) -> None:
+        original(self, op_name, fn, dispatch_key, **how)
+        key = _OURS.get(dispatch_key or self.dispatch_key)
+        if key is not None and self.ns == "aten" and not str(getattr(fn, "__module__", "")).startswith("torch."):
+            original(self, op_name, fn, key, **how)
+
+    put(torch.library.Library, "impl", impl)
 
 
 class CUDAGraph(Graph):

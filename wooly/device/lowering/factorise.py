@@ -30,9 +30,9 @@ __all__ = ["STEPS_MAX"]
 STEPS_MAX: Final = 32
 """The most columns that are eliminated one after the other.
 
-Measured in chains of eight calls (inv_ex, cholesky_ex, solve_ex, slogdet; host back end, 2 cores): computed on the client's CPU, a call takes
-1.3 to 1.9 ms with one matrix and 1.8 to 4.5 ms with 64 of 3 x 3 to 32 x 32; here 0.2 and 0.2 to 0.9 ms. The first call of a program takes 0.1
-to 0.3 s with 32 columns, and 0.6 to 2.7 s with 64; 64 of 64 x 64 take up to 24 ms.
+Measured in chains of eight calls (inv_ex, cholesky_ex, solve_ex, slogdet; host back end, 2 cores): computed on the client's CPU, a call
+takes 1.3 to 1.9 ms with one matrix and 1.8 to 4.5 ms with 64 of 3 x 3 to 32 x 32; here 0.2 and 0.2 to 0.9 ms. The first call of a program
+takes 0.1 to 0.3 s with 32 columns, and 0.6 to 2.7 s with 64; 64 of 64 x 64 take up to 24 ms.
 """
 _TYPES: Final = frozenset({DType.F32, DType.F64, DType.C64, DType.C128})
 _SQUARE_MAX: Final = {DType.F32: 1e15, DType.C64: 1e15, DType.F64: 1e150, DType.C128: 1e150}
