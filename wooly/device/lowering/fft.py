@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from wis.dtypes import COMPLEX, DType
-from wooly.device.lowering.dtypes import complex_of, real_of
+from wooly.device.lowering.dtypes import real_of
 from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.linear import matmul
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
-from wooly.device.lowering.unary import complex_parts
+from wooly.device.lowering.unary import complex_parts, join
 from wooly.device.lowering.values import Meta
 
 __all__: list[str] = []
@@ -38,12 +38,6 @@ def _roots(t: Trace, rows: int, columns: int, length: int, forward: bool, part: 
     return t.cast(t.map("cos", angle), part), t.cast(t.map("sin", angle), part)
 
 
-def _join(t: Trace, real: Meta, imag: Meta) -> Meta:
-    out = t.temp(complex_of(real.dtype), real.shape)
-    t.emit("complex", [out], [real, imag])
-    return out
-
-
 def _product(t: Trace, x: Meta, matrix: Meta, dim: int) -> Meta:
     """x @ matrix along ``dim``."""
     rows = x.move(dim, -1)
@@ -55,7 +49,7 @@ def _transform(t: Trace, x: Meta, dim: int, forward: bool, columns: int | None =
     """One dimension of a complex tensor; ``columns``: only so many of the results."""
     n = x.shape[dim]
     real, imag = _roots(t, n, n if columns is None else columns, n, forward, real_of(x.dtype))
-    return _product(t, x, _join(t, real, imag), dim)
+    return _product(t, x, join(t, real, imag), dim)
 
 
 def _scaled(t: Trace, x: Meta, factor: float) -> Meta:
@@ -89,7 +83,7 @@ def fft_r2c(t: Trace, x: Meta, dim: Sequence[int], normalization: int, onesided:
     last, n = dim[-1] % x.ndim, x.shape[dim[-1]]
     columns = n // 2 + 1 if onesided else n
     real, imag = _roots(t, n, columns, n, True, x.dtype)
-    out = _join(t, t.contiguous(_product(t, x, real, last)), t.contiguous(_product(t, x, imag, last)))
+    out = join(t, t.contiguous(_product(t, x, real, last)), t.contiguous(_product(t, x, imag, last)))
     for d in dim[:-1]:
         out = _transform(t, out, d % x.ndim, True)
     return _scaled(t, out, _factor(normalization, _length(x, dim)))
