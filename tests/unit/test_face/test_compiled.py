@@ -224,6 +224,17 @@ def test_a_checkpoint_draws_what_it_draws_uncompiled(calls: int) -> None:
         assert torch.equal(ours, expected)
 
 
+def test_a_generator_of_its_own_is_drawn_from_between_graphs() -> None:
+    def code(x: Tensor, generator: torch.Generator) -> Tensor:
+        return (x * 2 + torch.rand(x.shape, device="cuda", generator=generator)).sin()
+
+    mine, its = (torch.Generator("cuda").manual_seed(4) for _ in range(2))
+    function = compiled(code)
+    for _ in range(3):
+        assert torch.equal(function(rows(2), mine), code(rows(2), its))
+    assert mine.get_offset() == its.get_offset() > 0
+
+
 def test_layers_outside_of_graphs_and_statistics_kept_in_buffers() -> None:
     torch.manual_seed(0)
     convolutional = nn.Sequential(nn.Unflatten(0, (1, 2, -1)), nn.Conv2d(2, 3, 1), nn.BatchNorm2d(3), nn.ReLU())
