@@ -31,18 +31,28 @@ FORMS_MAX: Final = 64
 def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **how: Any) -> Callable[..., Any]:
     """What torch.compile calls for each graph that it has found. ``how``: mode and options, which tell Inductor how to generate code."""
     from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch import config
     from torch._functorch._aot_autograd.utils import make_boxed_func
 
     def compiled(part: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        made: Callable[..., Any] = make_boxed_func(_Compiled(part))
+        made: Callable[..., Any] = make_boxed_func(part if _rewinds(part) else _Compiled(part))
         return made
 
     try:
-        result: Callable[..., Any] = aot_autograd(fw_compiler=compiled, bw_compiler=compiled)(graph, inputs)
+        # Checkpointed code would draw of generators of its own, and other numbers than the code as it is.
+        with config.patch(graphsafe_rng_functionalization=False):
+            result: Callable[..., Any] = aot_autograd(fw_compiler=compiled, bw_compiler=compiled)(graph, inputs)
     except Exception as error:  # whatever torch finds: the graph is right as it is
         _warn(error)
         return graph.forward
     return result
+
+
+def _rewinds(graph: torch.fx.GraphModule) -> bool:
+    """Does it keep states of the generator, or draw from one that was kept? A checkpoint does, to draw the same numbers twice."""
+    from torch._prims.rng_prims import run_and_save_rng_state, run_with_rng_state
+
+    return any(node.target in (run_and_save_rng_state, run_with_rng_state) for node in graph.graph.nodes)
 
 
 def _warn(reason: Exception) -> None:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
-__all__ = ["SEED_DEFAULT", "STATE_NBYTES", "Philox", "default", "of", "register"]
+__all__ = ["SEED_DEFAULT", "STATE_NBYTES", "Philox", "default", "of", "register", "set_default"]
 
 SEED_DEFAULT: Final = 67280421310721
 """The seed of an unseeded generator: CUDA's own, so that an unseeded script repeats itself."""
@@ -63,6 +63,11 @@ def default(index: int = 0) -> Philox:
     if stream is None:
         stream = _defaults[index] = Philox()
     return stream
+
+
+def set_default(stream: Philox, index: int = 0) -> None:
+    """Let device ``index`` draw from ``stream`` by default."""
+    _defaults[index] = stream
 
 
 def register(generator: torch.Generator, stream: Philox) -> None:

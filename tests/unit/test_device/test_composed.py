@@ -96,6 +96,7 @@ def test_segment_reduce(reduce: str, initial: float | None) -> None:
     lengths = torch.tensor([[2, 0, 3, 2], [7, 0, 0, 0], [1, 2, 3, 1]])
     check(with_gradient(torch.segment_reduce), x.t().contiguous(), reduce, lengths=lengths, axis=1, initial=initial)
     check(torch.segment_reduce, x, reduce, lengths=torch.tensor([2, 1]), unsafe=True, initial=initial)
+    check(with_gradient(torch.segment_reduce), x[:0], reduce, offsets=torch.tensor([0]), initial=initial)
 
 
 @pytest.mark.parametrize("lengths", [[2, 1], [8, -1]])

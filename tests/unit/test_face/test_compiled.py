@@ -11,6 +11,7 @@ import torch
 import torch._dynamo
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from wooly.device import compiled as compiled_module
 from wooly.device.backend import handle_of
@@ -203,6 +204,35 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.recurrent(x * 2)[0])  # type: ignore[no-any-return]  # modules are untyped calls
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_a_checkpoint_draws_what_it_draws_uncompiled(calls: int) -> None:
+    def code(x: Tensor) -> Tensor:
+        return checkpoint(lambda x: F.dropout(x.sin(), 0.5).sin(), x, use_reentrant=False)  # type: ignore[no-any-return]  # torch's
+
+    def drawn(function: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        torch.manual_seed(1)
+        x = rows(8).requires_grad_()
+        results = [function(x) for _ in range(calls)]
+        for result in results:
+            result.sum().backward()
+        assert x.grad is not None
+        return [*results, x.grad, torch.rand(3, device="cuda"), torch.rand(3)]
+
+    for ours, expected in zip(drawn(compiled(code)), drawn(code), strict=True):
+        assert torch.equal(ours, expected)
+
+
+def test_a_generator_of_its_own_is_drawn_from_between_graphs() -> None:
+    def code(x: Tensor, generator: torch.Generator) -> Tensor:
+        return (x * 2 + torch.rand(x.shape, device="cuda", generator=generator)).sin()
+
+    mine, its = (torch.Generator("cuda").manual_seed(4) for _ in range(2))
+    function = compiled(code)
+    for _ in range(3):
+        assert torch.equal(function(rows(2), mine), code(rows(2), its))
+    assert mine.get_offset() == its.get_offset() > 0
 
 
 def test_layers_outside_of_graphs_and_statistics_kept_in_buffers() -> None:

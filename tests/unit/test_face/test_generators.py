@@ -107,3 +107,19 @@ def test_a_dead_generator_is_forgotten() -> None:
     assert address in random._by_address
     del generator
     assert address not in random._by_address
+
+
+def test_generators_that_take_a_state_share_it() -> None:
+    """As torch.compile's backends count on, which swap the state of the default generator around an operation."""
+    first, own = torch.cuda.default_generators[0], torch.Generator("cuda").manual_seed(5)
+    expected = torch.rand(3, generator=torch.Generator("cuda").manual_seed(5), device="cuda")
+    torch.cuda.manual_seed(3)
+    before = first.graphsafe_get_state()
+    first.graphsafe_set_state(own)
+    drawn = torch.rand(3, device="cuda")
+    taken = own.get_offset()
+    first.graphsafe_set_state(before)
+    assert taken > 0 and first.get_offset() == 0 and first.initial_seed() == 3
+    torch.rand(3, device="cuda")
+    assert first.get_offset() == taken and own.get_offset() == taken
+    assert torch.equal(drawn, expected)

@@ -14,7 +14,7 @@ import torch
 from wooly.device.backend import OURS
 from wooly.device.face.api import Face, put
 from wooly.device.face.devices import count, current, index_of
-from wooly.device.random import Philox, default, register
+from wooly.device.random import Philox, default, register, set_default
 
 __all__ = ["DeviceGenerator", "patch", "default_generators"]
 
@@ -70,12 +70,16 @@ class DeviceGenerator(torch._C.Generator):
         return DeviceGenerator(self._index, Philox(self._stream.seed, self._stream.offset))
 
     def graphsafe_get_state(self) -> DeviceGenerator:
-        return self.clone_state()
+        """Another generator of the same stream."""
+        return DeviceGenerator(self._index, self._stream)
 
     def graphsafe_set_state(self, state: torch.Generator) -> DeviceGenerator:
         if not isinstance(state, DeviceGenerator):
             raise TypeError("a cuda generator takes its state from another cuda generator")
-        self._stream.seed, self._stream.offset = state._stream.seed, state._stream.offset
+        self._stream = state._stream
+        register(self, self._stream)
+        if any(self is generator for generator in default_generators):
+            set_default(self._stream)
         return self
 
     def __reduce__(self) -> Any:

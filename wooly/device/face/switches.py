@@ -17,6 +17,7 @@ from torch import Tensor
 from wooly.device import collectives, compiled
 from wooly.device.backend import BACKEND, SHOWN, is_our_device
 from wooly.device.face.api import Face, put, put_all, wrapping
+from wooly.device.face.generators import DeviceGenerator
 from wooly.device.graphs import Graph
 from wooly.device.imports import when_imported
 
@@ -75,7 +76,7 @@ def _compile() -> None:
     def compile(model: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
         if kwargs.get("backend") in (None, "inductor", BACKEND):
             kwargs["backend"] = compiled.backend
-        _hide_frames()
+        _prepare_dynamo()
         return original(model, **kwargs)
 
     put(torch, "compile", compile)
@@ -98,12 +99,20 @@ def _inductor(module: Any) -> None:
 
 
 @functools.cache
-def _hide_frames() -> None:
-    """Let dynamo compile none of the Python that kernels are made of, which runs inside of what it compiles."""
+def _prepare_dynamo() -> None:
+    """Let dynamo compile none of the Python that kernels are made of, which runs inside of what it compiles, and leave calls with our
+    generators out of graphs: it does so with torch's own class only."""
     from torch._dynamo import trace_rules  # takes a second
+    from torch._dynamo.variables.script_object import TorchScriptObjectVariable
 
     for package in ("wooly", "wis", "bus_schemas"):
         trace_rules.add(package)
+    original = TorchScriptObjectVariable.is_matching_cls
+
+    def is_matching_cls(user_cls: type) -> bool:
+        return original(user_cls) and not issubclass(user_cls, DeviceGenerator)
+
+    put(TorchScriptObjectVariable, "is_matching_cls", staticmethod(is_matching_cls))
 
 
 def _profiler() -> None:

@@ -262,7 +262,7 @@ def segment_reduce_backward(
     count = sizes.size(axis)
 
     def spread(values: Tensor) -> Tensor:
-        pad = torch.zeros_like(values.narrow(axis, 0, 1)) if count else values.new_zeros(data.shape).narrow(axis, 0, 1)
+        pad = values.new_zeros((*data.shape[:axis], 1, *data.shape[axis + 1 :]))
         return torch.cat([values, pad], axis).gather(axis, numbers)
 
     def total(values: Tensor, how: str = "sum") -> Tensor:
