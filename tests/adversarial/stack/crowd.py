@@ -100,7 +100,7 @@ def _look(stack: SecureStack, root: psutil.Process, until_s: float, watched: Wat
             watched.harm.append(f"the controller does not answer: {error!r}")
         for process in [root, *root.children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
-                name = " ".join(process.cmdline()[-2:])[-60:]
+                name = process.cmdline()[-1] if process.name().startswith("python") else process.name()
                 watched.memory_bytes[name] = max(watched.memory_bytes[name], process.memory_info().rss)
         watched.disk_bytes = max(watched.disk_bytes, sum(_sizes(stack.folder)))
         time.sleep(_LOOK_S)
