@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.programs.templates import _lines
+from tests.programs.templates import lines
 
 __all__ = ["AUTOGRAD", "MODULES", "TRAINING", "RANDOM"]
 
-AUTOGRAD: Final = _lines("""
+AUTOGRAD: Final = lines("""
     !$new = $r.detach().clone().requires_grad_()|($new.tanh() * $w).sum().backward()
     !$new = $r.detach().clone().requires_grad_()|($new * $new).sum().backward()|($new.sin()).sum().backward()
     !$new = $r.detach().clone().requires_grad_()|t0 = ($new.sigmoid() @ $new.sigmoid().mT).sum()|t0.backward(retain_graph=True)|t0.backward()
@@ -61,7 +61,7 @@ AUTOGRAD: Final = _lines("""
     !import torch.autograd.forward_ad as fwAD|with fwAD.dual_level():|    t0 = fwAD.make_dual($r.detach().clone(), torch.ones_like($r))|    $new = fwAD.unpack_dual(t0.tanh() * t0).tangent
 """)
 
-MODULES: Final = _lines("""
+MODULES: Final = lines("""
     !$mod = module($seed, lambda: nn.Linear(3, 4), dev)|$new = $mod(rand($seed, (2, 3), 'float32', dev))
     !$mod = module($seed, lambda: nn.Sequential(nn.Linear(3, 4), nn.$act(), nn.Linear(4, 2)), dev)|$new = $mod(rand($seed, (5, 3), 'float32', dev))|$new.sum().backward()
     !$mod = module($seed, lambda: nn.Conv1d(2, 3, 3, padding=1), dev)|$new = $mod(rand($seed, (2, 2, 5), 'float32', dev))|$new.pow(2).mean().backward()
@@ -140,7 +140,7 @@ TRAINING: Final = tuple(
     )
 )
 
-RANDOM: Final = _lines("""
+RANDOM: Final = lines("""
     !r0 = torch.rand($shape, device=dev)|$new = ((r0 >= 0) & (r0 < 1)).all()|del r0
     !r0 = torch.randn($shape, dtype=$fdt, device=dev)|$new = torch.isfinite(r0).all(), r0.dtype|del r0
     !r0 = torch.randint(-3, 4, $shape, device=dev)|$new = ((r0 >= -3) & (r0 < 4)).all()|del r0

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 
-from tests.programs import blocks, leaves, templates
+from tests.programs import blocks, exact, leaves, rounded, templates
 
 __all__ = ["FLOATS", "INTS", "Line", "Program", "Script", "Namespace", "namespace", "execute_line", "NAME", "generate"]
 
@@ -445,11 +445,11 @@ class Fields(dict[str, Any]):
 
 
 # --- whole programs
-_EXACT_TABLES: Final = ((templates.VIEWS, 3.0), (templates.EXACT, 4.0), (templates.EXACT_JUMPS, 2.0), (templates.IN_PLACE, 3.0),
-    (templates.IN_PLACE_JUMPS, 1.0), (templates.CONSTANTS, 1.5), (templates.READS, 0.6), (templates.CONTROL, 0.6))  # fmt: skip
-_ROUNDED_TABLES: Final = ((templates.ROUNDED, 5.0), (templates.GRADIENTS, 2.0), (templates.ROUNDED_JUMPS, 1.0),
+_EXACT_TABLES: Final = ((exact.VIEWS, 3.0), (exact.EXACT, 4.0), (exact.EXACT_JUMPS, 2.0), (exact.IN_PLACE, 3.0),
+    (exact.IN_PLACE_JUMPS, 1.0), (exact.CONSTANTS, 1.5), (templates.READS, 0.6), (templates.CONTROL, 0.6))  # fmt: skip
+_ROUNDED_TABLES: Final = ((rounded.ROUNDED, 5.0), (rounded.GRADIENTS, 2.0), (rounded.ROUNDED_JUMPS, 1.0),
     (blocks.AUTOGRAD, 1.5), (blocks.MODULES, 1.0), (blocks.TRAINING, 0.3), (blocks.RANDOM, 0.3))  # fmt: skip
-_JUMPS: Final = frozenset(map(id, (templates.EXACT_JUMPS, templates.IN_PLACE_JUMPS, templates.READS, templates.CONTROL)))
+_JUMPS: Final = frozenset(map(id, (exact.EXACT_JUMPS, exact.IN_PLACE_JUMPS, templates.READS, templates.CONTROL)))
 _ROUNDS: Final = frozenset(id(table) for table, _ in _ROUNDED_TABLES)
 
 KINDS: Final = {"exact": (1.0, 0.0), "rounded": (0.5, 2.0), "constants": (1.0, 0.3)}
@@ -461,9 +461,9 @@ def generate(seed: int) -> Script:
     script = Script(seed)
     rng = script.rng
     kind = rng.choice(sorted(KINDS))
-    exact, rounded = KINDS[kind]
-    tables = [(t, w * exact * (5 if kind == "constants" and t is templates.CONSTANTS else 1)) for t, w in _EXACT_TABLES]
-    tables += [(t, w * rounded) for t, w in _ROUNDED_TABLES if rounded]
+    of_exact, of_rounded = KINDS[kind]
+    tables = [(t, w * of_exact * (5 if kind == "constants" and t is exact.CONSTANTS else 1)) for t, w in _EXACT_TABLES]
+    tables += [(t, w * of_rounded) for t, w in _ROUNDED_TABLES if of_rounded]
     n_lines = rng.randint(3, 16)
     for _ in range(3 * n_lines):
         if len(script.program.lines) >= n_lines:

@@ -67,40 +67,6 @@ def choose(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Cal
     ``functional``: the form of a mutating operation that returns instead of writing. ``unknown``: why nothing could be inferred; an error
     of torch's own goes to the CPU kernel, which words it as users know it.
     """
-    if info.base in _WIDENED:
-        return lambda *values: (
-            _in_f32(info, values) if any(map(_is_half, _flat(values))) else _substitute(info, functional, unknown)(*values)
-        )
-    return _substitute(info, functional, unknown)
-
-
-_WIDENED: Final = frozenset({"multi_margin_loss"})
-"""Operations that CUDA computes in f32 for half types, and whose substitutes here do not or lack those types."""
-
-
-def _is_half(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype in (torch.float16, torch.bfloat16)
-
-
-def _in_f32(info: OpInfo, values: Sequence[Any]) -> Any:
-    """One call with half tensors widened, and its results rounded to the type of the first of them."""
-    args, kwargs = split(info, [_widened(value) for value in values])
-    return _narrowed(info.op(*args, **kwargs), values)
-
-
-def _widened(value: Any) -> Any:
-    return value.float() if _is_half(value) else value
-
-
-def _narrowed(result: Any, given: Sequence[Any]) -> Any:
-    """``result`` with f32 tensors in the half type of the first such tensor ``given``."""
-    narrow = next(value.dtype for value in _flat(given) if _is_half(value))
-    if isinstance(result, torch.Tensor):
-        return result.to(narrow)
-    return tuple(r.to(narrow) if isinstance(r, torch.Tensor) and r.dtype == torch.float32 else r for r in result)
-
-
-def _substitute(info: OpInfo, functional: str | None, unknown: Unknown | None) -> Callable[..., Any]:
     composite = COMPOSITES.get(info.name)
     if composite is not None:
         return _guarded(info, lambda *values: composed(composite, info, values, unknown))
@@ -179,13 +145,8 @@ def _guarded(info: OpInfo, substitute: Callable[..., Any]) -> Callable[..., Any]
     return guarded
 
 
-_NOT_DECOMPOSED: Final = frozenset(
-    """
-    index_add index_add_ multilabel_margin_loss_forward nan_to_num nan_to_num_ sub sub_ upsample_bicubic2d upsample_bilinear2d
-    """.split()
-)
-"""Operations whose decomposition in torch is not what its kernels compute: other types (complex, bool), targets after a -1 that count,
-images of bytes that are rounded."""
+_NOT_DECOMPOSED: Final = frozenset("nan_to_num nan_to_num_ sub sub_ upsample_bicubic2d upsample_bilinear2d".split())
+"""Operations whose decomposition in torch is not what its kernels compute: other types (complex, bool), rounded images of bytes."""
 
 
 def write_back(info: OpInfo, op: Any, values: Sequence[Any]) -> Any:

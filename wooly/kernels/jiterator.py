@@ -37,10 +37,10 @@ def compile_and_launch(
     """``name`` of every element of ``tensors``, which are broadcast and promoted to one type; half types are computed in f32.
 
     ``by_reference``: the function takes its ``n_outputs`` results as references, after its arguments; else it returns the only one.
-    Raises KernelArgumentError for complex tensors and tensors elsewhere, CompileError with the compiler's words.
+    Raises KernelArgumentError for sparse tensors, other types and tensors elsewhere, CompileError with the compiler's words.
     """
-    if not tensors or not all(x.is_cuda for x in tensors):
-        raise KernelArgumentError(f"{name}: jiterator takes tensors on the device, at least one")
+    if not tensors or not all(x.is_cuda and x.layout is torch.strided for x in tensors):
+        raise KernelArgumentError(f"{name}: jiterator takes dense tensors on the device, at least one")
     dtype = tensors[0].dtype
     for x in tensors[1:]:
         dtype = torch.promote_types(dtype, x.dtype)

@@ -1,4 +1,4 @@
-"""Scripts of old: the default tensor type, typed constructors, Variable, a radiance field's rays; NVTX annotation, a preferred library"""
+"""Legacy interfaces: the default tensor type, typed constructors, Variable, rays of a radiance field; NVTX annotation, a preferred linear algebra library"""
 
 import sys
 import warnings

@@ -31,7 +31,7 @@ def compiled(function: Any) -> Any:
 def standing_for(code: Callable[[Tensor], Any]) -> compiled_module._Compiled:
     """A compiled graph that does what ``code`` does."""
     graph = compiled_module._Compiled(torch.fx.GraphModule({}, torch.fx.Graph()))
-    graph._graph = code  # type: ignore[assignment]
+    graph._graph = code  # type: ignore[assignment]  # stands for a graph
     return graph
 
 

@@ -49,8 +49,9 @@ def test_what_cannot_be_is_refused_by_name() -> None:
     x = torch.ones(3, device="cuda")
     with pytest.raises(KernelArgumentError, match=r"uint16.*RawKernel"):
         scaled(x.to(torch.uint16), x.to(torch.uint16))
-    with pytest.raises(KernelArgumentError, match="tensors on the device"):
-        scaled(torch.ones(3), x)
+    for other in (torch.ones(3), x.to_sparse()):
+        with pytest.raises(KernelArgumentError, match="dense tensors on the device"):
+            scaled(other, x)
     with pytest.raises(CompileError, match="undefined"):
         _create_jit_fn("template <typename T> T f(T x) { return unknown(x); }")(x)
     with pytest.raises(KeyError):

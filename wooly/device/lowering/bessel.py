@@ -7,7 +7,8 @@ airy.c). torch's kernels leave out the leading 1 of those denominators that Ceph
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.special import bessel_series, in_f64, polynomial, rational, rounded
@@ -77,16 +78,6 @@ def _y(t: Trace, x: Meta, order: int) -> Meta:
     return rounded(t, t.where(t.map("le", y, 5.0), near, _wave(t, y, order, True)), x)
 
 
-@lowers("aten::special_bessel_y0")
-def bessel_y0(t: Trace, x: Meta) -> Meta:
-    return _y(t, x, 0)
-
-
-@lowers("aten::special_bessel_y1")
-def bessel_y1(t: Trace, x: Meta) -> Meta:
-    return _y(t, x, 1)
-
-
 def _chebyshev(t: Trace, x: Meta, coefficients: tuple[float, ...]) -> Meta:
     """A Chebyshev series in x / 2 by Clenshaw's recurrence; the coefficient of the highest degree first, that of degree 0 counts half."""
     last: Value = 0.0
@@ -114,24 +105,15 @@ def _k(t: Trace, x: Meta, order: int, scaled: bool) -> Meta:
     return rounded(t, t.where(t.map("le", y, 2.0), near, far), x)
 
 
-@lowers("aten::special_modified_bessel_k0")
-def modified_bessel_k0(t: Trace, x: Meta) -> Meta:
-    return _k(t, x, 0, False)
+def _register(name: str, function: Callable[..., Meta], *which: Any) -> None:
+    """The lowering of ``name``: ``function`` of a tensor and ``which``."""
+    lowers(f"aten::special_{name}")(lambda t, x: function(t, x, *which))
 
 
-@lowers("aten::special_modified_bessel_k1")
-def modified_bessel_k1(t: Trace, x: Meta) -> Meta:
-    return _k(t, x, 1, False)
-
-
-@lowers("aten::special_scaled_modified_bessel_k0")
-def scaled_modified_bessel_k0(t: Trace, x: Meta) -> Meta:
-    return _k(t, x, 0, True)
-
-
-@lowers("aten::special_scaled_modified_bessel_k1")
-def scaled_modified_bessel_k1(t: Trace, x: Meta) -> Meta:
-    return _k(t, x, 1, True)
+for _order in (0, 1):
+    _register(f"bessel_y{_order}", _y, _order)
+    _register(f"modified_bessel_k{_order}", _k, _order, False)
+    _register(f"scaled_modified_bessel_k{_order}", _k, _order, True)
 
 
 @lowers("aten::special_spherical_bessel_j0")

@@ -223,6 +223,7 @@ def multi_margin_loss(
 ) -> Meta:
     """mean over classes j != target of max(0, margin - x[target] + x[j]) ** p, weighted by the target class."""
     scalar = x.ndim < 2
+    (x,) = _wide(t, x)
     rows = _rows(x)
     column = (target.unsqueeze(0) if target.ndim == 0 else target).unsqueeze(-1)
     own = t.temp(rows.dtype, column.shape)
