@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 import torch
@@ -87,12 +88,15 @@ class _Form:
 class _Compiled:
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         self._graph = graph
+        held = (attrgetter(str(node.target))(graph) for node in graph.graph.nodes if node.op == "get_attr")
+        self._here = [value for value in held if isinstance(value, Tensor) and value.device.type == "cpu"]
         self._forms: dict[tuple[Any, ...], _Form | None] = {}
 
     def __call__(self, *args: Any) -> Any:
         key = _key(args)
         if key is None or RECORDER.capturing:
             return self._graph(*args)
+        key += tuple(0 if x.is_inference() else x._version for x in self._here)  # tensors of the CPU that a script may write
         if key not in self._forms:
             if len(self._forms) >= FORMS_MAX:
                 return self._graph(*args)

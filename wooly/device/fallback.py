@@ -249,19 +249,24 @@ def unclaimed(op: Any, *args: Any, **kwargs: Any) -> Any:
     """
     info = _described(op)
     if has_python_kernel(info.name, "CUDA"):
-        values = _flat([*args, *kwargs.values()])
-        before = [value._version for value in values if isinstance(value, torch.Tensor)]
+        before = _versions(args, kwargs)
         for key, keys in (("CUDA", _CUDA_KEYS), ("CPU", CPU_KEYS)):
             try:
                 if has_python_kernel(info.name, key):
                     return op.redispatch(keys, *args, **kwargs)
             except ForeignPointerError:
-                changed = before != [value._version for value in values if isinstance(value, torch.Tensor)]
+                changed = info.mutates and (None in before or before != _versions(args, kwargs))
                 if changed or not has_kernel(info.name, "CPU"):
                     raise
     if not has_kernel(info.name, "CPU"):
         raise UnsupportedOperation(f"{info.name} has no kernel for this device and none for the CPU that could stand in for it")
     return on_cpu(info, _in_order(info, args, kwargs), None)
+
+
+def _versions(args: Sequence[Any], kwargs: dict[str, Any]) -> list[int | None]:
+    """How often each tensor of a call was written; None: it is not counted."""
+    tensors = (value for value in _flat([*args, *kwargs.values()]) if isinstance(value, torch.Tensor))
+    return [None if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 @cache

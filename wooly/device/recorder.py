@@ -36,7 +36,7 @@ RECORDS_MAX: Final = 1 if BLOCKING else 4096
 _FREES_MAX: Final = LIMITS.buffers_max
 """Buffers that one batch frees; the rest follow in batches of their own."""
 CAPTURED_BYTES_MAX: Final = 1 << 16
-"""The largest upload that a capture keeps."""
+"""Of uploads that one capture keeps."""
 UPLOAD_BYTES_MAX: Final = 32 << 20
 """A batch is sent at the latest when it holds this many bytes of uploads."""
 
@@ -137,7 +137,7 @@ class Recorder:
         """The fresh buffer of ``handle`` is to hold ``data``, which must not change any more."""
         if self.capturing:
             self._allocs.append((handle, len(data)))  # it will be freed as any other
-            if self._captured is not None and len(data) <= CAPTURED_BYTES_MAX:
+            if self._captured is not None and len(data) + sum(map(len, self._captured.values())) <= CAPTURED_BYTES_MAX:
                 self._captured[handle] = data
             elif len(data):
                 self._refuse_while_capturing()

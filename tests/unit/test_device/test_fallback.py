@@ -159,6 +159,11 @@ def test_a_python_kernel_for_cuda_is_called(foreign: Any) -> None:
     assert tripled.device.type == "cuda"
     assert torch.equal(tripled.cpu(), matrix() * 3)
     assert stats()["fallbacks"] == before
+    with torch.inference_mode():  # whose tensors have no version
+        assert torch.equal(foreign.triple(matrix().to("cuda")).cpu(), matrix() * 3)
+        x = matrix().to("cuda")
+        with pytest.raises(ForeignPointerError):
+            foreign.scale_(x, 3)
 
 
 def test_an_operator_without_any_kernel_is_refused_in_one_line(foreign: Any) -> None:

@@ -306,6 +306,26 @@ def test_what_a_graph_makes_on_the_cpu_and_sends_is_part_of_it(sent: list[int]) 
     assert len(sent) == 4
 
 
+def test_what_a_graph_reads_on_the_cpu_is_read_again_when_it_has_changed(sent: list[int]) -> None:
+    held = torch.nn.Module()
+    held.register_buffer("weight", torch.arange(4.0))
+    nodes = torch.fx.Graph()
+    given = nodes.placeholder("x")
+    nodes.output(nodes.call_function(torch.add, (given, nodes.call_method("cuda", (nodes.get_attr("weight"),)))))
+    graph = compiled_module._Compiled(torch.fx.GraphModule(held, nodes))
+    for _ in range(2):
+        for _ in range(2):
+            assert torch.equal(graph(rows(1)), rows(1) + held.weight.cuda())
+        held.weight.mul_(2)
+    assert len(sent) == 4
+
+
+def test_much_that_a_graph_sends_in_small_pieces_is_not_kept() -> None:
+    graph = standing_for(lambda x: x + sum(torch.full((4096,), float(i)).cuda()[:4] for i in range(8)))
+    with pytest.warns(UserWarning, match="executes a graph as it is"):
+        assert torch.equal(graph(rows(1)), rows(1) + 28)
+
+
 def test_what_a_graph_draws_on_the_cpu_is_drawn_anew_at_each_call(sent: list[int]) -> None:
     graph = standing_for(lambda x: x + torch.rand(4).cuda())
     torch.manual_seed(3)

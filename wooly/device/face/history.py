@@ -37,6 +37,7 @@ class _History:
         self.traced: deque[dict[str, Any]] | None = None
         self.skipped: frozenset[str] = frozenset()
         self.enabled = False
+        atexit.register(self.end)  # buffers that die with the interpreter find none of its modules
 
     def begin(self, events_max: int, contexts: Sequence[str], skipped: Sequence[str], *, clear: bool) -> None:
         """Record from now on, at most ``events_max`` events (0: none). ``contexts``: whether ``alloc`` and ``free`` events have frames."""
@@ -45,7 +46,6 @@ class _History:
         self.traced = deque(self.traced or (), maxlen=min(events_max, sys.maxsize)) if events_max else None
         self.skipped, self.enabled = frozenset(skipped), True
         always_init, always_del = _ALWAYS
-        atexit.register(self.end)  # buffers that die with the interpreter find none of its modules
 
         def init(buffer: Buf, handle: int, nbytes: int) -> None:
             always_init(buffer, handle, nbytes)

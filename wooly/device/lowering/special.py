@@ -26,12 +26,14 @@ _BERNOULLI: Final = (5 / 66, -1 / 30, 1 / 42, -1 / 30, 1 / 6)
 
 
 def in_f64(t: Trace, x: Meta) -> Meta:
+    """``x`` in f64, in which special functions are computed; raises Unsupported for complex numbers."""
     if x.dtype.is_complex:
         raise Unsupported("special functions of a complex tensor")
     return t.cast(x, DType.F64)
 
 
 def rounded(t: Trace, value: Meta, x: Meta) -> Meta:
+    """``value`` in the type of a special function of ``x``: its own, or the default type for integers."""
     return t.cast(value, float_type(x.dtype))
 
 
@@ -154,6 +156,7 @@ def ndtri(t: Trace, x: Meta) -> Meta:
 
 
 def rational(t: Trace, x: Meta, coefficients: tuple[Sequence[float], Sequence[float]]) -> Meta:
+    """A quotient of two polynomials, the coefficient of the highest power first."""
     top, bottom = coefficients
     return t.map("div", polynomial(t, x, top), polynomial(t, x, bottom))
 
