@@ -175,6 +175,8 @@ class Body:
                 args = [regs.vector(r) for r in op.ins]
                 parts = self._parts(row.name, op) if not self.memory.guarded else None
                 regs.put_vector(out, value_of(regs.v, row, regs.kind(out), kinds, args))
+                if row.name == "sext" and kinds[0] is RegType.I32:
+                    regs.put_narrow(out, args[0])
                 if parts is not None:
                     regs.sums[out] = parts
             else:

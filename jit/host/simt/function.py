@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jit.host.emit.code import Code
-from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, split_registers, waits
+from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, split_registers, terminator_reads, waits
 from jit.host.simt.body import Body, special_name
 from jit.host.simt.control import Control
 from jit.host.simt.memory import Memory, Region
@@ -73,6 +73,7 @@ class _Function:
         self.record_bytes = _HEADER
         self.memory = Memory(self.code, self.regs, self._regions(), options.check)
         self.body = Body(verified, self.regs, self.control, self.memory, options, self.dynamic_bytes)
+        self.touched = self._touched()
         self._site_places: dict[int, int] = {}
         self._count_places: dict[int, int] = {}
 
@@ -420,6 +421,56 @@ class _Function:
         self.record_bytes = -(-self.record_bytes // 64) * 64
         return result
 
+    def _touched(self) -> dict[int, int]:
+        """By the number that says where a gang begins: the registers that it reads or writes until the next barrier. The others stay in its
+        record. Empty where gangs may be at several barriers."""
+        if self.analysis.mixed:
+            return {}
+        blocks = self.kernel.blocks
+        found = {}
+        for doing, start in ((_STARTING, 0), *((_FIRST_SITE + 1 + b, self._target(b)) for b in self._barrier_blocks(False))):
+            reached, left, touched = 1 << start, [start], 0
+            while left:
+                block = blocks[left.pop()]
+                for op in block.code:
+                    for r in (*op.ins, *op.outs):
+                        touched |= 1 << r
+                for r in terminator_reads(block.end):
+                    touched |= 1 << r
+                for after in () if waits(block.end) else successors(block.end):
+                    if not reached >> after & 1:
+                        reached |= 1 << after
+                        left.append(after)
+            found[doing] = touched
+        return found
+
+    def _without(self, doing: int) -> None:
+        """Registers that stay in the record: what their variables hold is of another gang, and does not matter."""
+        kept = 0
+        for b in self._barrier_blocks(False):
+            kept |= self.analysis.live[self._target(b)]
+        for r in bits_of(kept & ~self.touched.get(doing, -1)):
+            for name, kind in self.regs.parts(r):
+                self.code.do(f"store {kind} poison, ptr {name}")
+
+    def _save_touched(self, live: int) -> None:
+        """What gangs may have changed that are at a barrier; it depends on where they began."""
+        groups: dict[tuple[int, ...], int] = {}
+        for r in bits_of(live):
+            owners = tuple(doing for doing, touched in self.touched.items() if touched >> r & 1)
+            groups[owners] = groups.get(owners, 0) | 1 << r
+        for owners, group in groups.items():
+            if len(owners) == len(self.touched):
+                self._save(group)
+            elif owners:
+                save, after = self.code.fresh("save"), self.code.fresh("saved")
+                ways = " ".join(f"i64 {doing}, label %{save}" for doing in owners)
+                self.code.do(f"switch i64 %doing, label %{after} [ {ways} ]")
+                self.code.label(save)
+                self._save(group)
+                self.code.branch(after)
+                self.code.label(after)
+
     def _save(self, live: int) -> None:
         code = self.code
         for item in self._saves(live):
@@ -460,7 +511,7 @@ class _Function:
             code.label(f"wait{b}")
             if not self.analysis.entry[b] or not self.analysis.entry[self._target(b)]:
                 code.do(f"store {control.word} {self.body.actives[b]}, ptr {code.gep('i8', '%record', '8')}")
-            self._save(self.analysis.live[self._target(b)])
+            self._save_touched(self.analysis.live[self._target(b)])
             code.do(f"store i64 {_FIRST_SITE + 1 + b}, ptr %record")
             code.do("store i1 true, ptr %waiting")
             code.branch("gang.done")
@@ -511,14 +562,16 @@ class _Function:
         ways = [f"i64 {_STARTING}, label %start"] + [f"i64 {_FIRST_SITE + 1 + b}, label %resume{b}" for b in pure]
         if mixed:
             ways.append(f"i64 {_FIRST_SITE}, label %resume")
-        doing = code.value("load i64, ptr %record")
-        code.do(f"switch i64 {doing}, label %gang.done [ {' '.join(ways)} ]")
+        code.do("%doing = load i64, ptr %record")
+        code.do(f"switch i64 %doing, label %gang.done [ {' '.join(ways)} ]")
         code.label("start")
+        self._without(_STARTING)
         self._start()
         for b in pure:
             target = self._target(b)
             code.label(f"resume{b}")
-            self._restore(self.analysis.live[target])
+            self._without(_FIRST_SITE + 1 + b)
+            self._restore(self.analysis.live[target] & self.touched.get(_FIRST_SITE + 1 + b, -1))
             if not self.analysis.entry[target]:
                 bits = code.value(f"load {control.word}, ptr {code.gep('i8', '%record', '8')}")
                 code.do(f"store {control.word} {bits}, ptr {control.variable(target)}")

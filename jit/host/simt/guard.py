@@ -23,7 +23,7 @@ _IMPURE: Final = _ACCESSES | {
     Sig.REDUX, Sig.MMA, Sig.MMA_F64,
 }  # fmt: skip
 _COSTLY: Final = 400
-"""A block with more vector ops than this is not written twice."""
+"""More vector ops than this are not written twice."""
 _SPREAD: Final = 1 << 20
 
 
@@ -66,10 +66,12 @@ def plan_block(code: Sequence[Op], facts: Sequence[Fact], guardable: Callable[[O
         written.update(op.outs)
     found = list(groups.values())
     members = [at for group in found for at in group.members]
-    vector = sum(1 for op in rest if op.outs and isinstance(facts[op.outs[0]].shape, Vector))
-    if len(members) < 2 or vector > _COSTLY:
+    if len(members) < 2:
         return Plan([], list(code), [], 0, 0)
-    return Plan(early, rest, found, min(members), max(members) + 1)
+    begin, end = min(members), max(members) + 1
+    if sum(1 for op in rest[begin:end] if op.outs and isinstance(facts[op.outs[0]].shape, Vector)) > _COSTLY:
+        return Plan([], list(code), [], 0, 0)
+    return Plan(early, rest, found, begin, end)
 
 
 def _join(groups: dict[tuple[object, ...], Guarded], at: int, offset: int, access: Access) -> None:

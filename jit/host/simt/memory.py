@@ -113,6 +113,7 @@ class Memory:
         self.lanes = registers.gang.lanes
         self.state, self.key, self.running = "%state", "0", "0"
         self._limits: dict[tuple[str, int, int, int], str] = {}
+        self._pieces: dict[tuple[str, ...], list[str]] = {}  # by the vectors of elements that were loaded: each lane's elements
 
     # --- entry points
     def load(self, op: Op, site: int) -> None:
@@ -489,17 +490,11 @@ class Memory:
             for at, raw in enumerate(raws):
                 wide = code.value(f"insertelement <{access.count} x {kind}> {wide}, {kind} {raw}, i32 {at}")
             return wide
-        parts, width = list(raws), self.lanes
-        while len(parts) > 1:  # pairs of vectors side by side, then one shuffle
-            order = vector_constant("i32", range(2 * width))
-            parts = [
-                code.value(f"shufflevector <{width} x {kind}> {a}, <{width} x {kind}> {b}, <{2 * width} x i32> {order}")
-                for a, b in zip(parts[::2], parts[1::2], strict=True)
-            ]
-            width *= 2
+        wide = self._beside(list(raws), self.lanes, kind)
         if access.count == 1:
-            return parts[0]
-        return self._pick(parts[0], width, kind, [c * self.lanes + lane for lane in range(self.lanes) for c in range(access.count)])
+            return wide
+        order = [c * self.lanes + lane for lane in range(self.lanes) for c in range(access.count)]
+        return self._pick(wide, self.lanes * access.count, kind, order)
 
     # --- lane by lane, in the runtime
     def spill(self, name: str, vector: str, kind: str, n: int) -> str:
@@ -555,18 +550,18 @@ class Memory:
             shared, lanes = self.regs.sums[r]
             base = code.gep(kind, region.base, shared)
             return code.value(f"getelementptr {kind}, ptr {base}, {v.type('i64')} {lanes}"), self.regs.mask
-        if region.fixed is not None and self.regs.kind(r) is RegType.I32 and access.unit == 1 and abs(access.displacement) < 1 << 30:
-            places, kind = self.regs.vector(r), "i32"
-            good = self._inside_narrow(places, access, region)
+        zeros = lane_zeros(self.regs.fact(r)) + trailing_zeros(access.unit)
+        if access.displacement:
+            zeros = min(zeros, trailing_zeros(access.displacement))
+        aligned = 1 << min(zeros, 8) >= access.nbytes
+        narrow = self.regs.narrow(r) if region.fixed is not None and access.unit == 1 and abs(access.displacement) < 1 << 30 else None
+        if narrow is not None:
+            places, kind = narrow, "i32"
+            good = self._inside_narrow(places, access, region, aligned, signed=self.regs.kind(r) is RegType.I64)
             if access.displacement:
                 places = v.op("add", "i32", places, v.const("i32", access.displacement))
         else:
             places, kind = self.places(r, access), "i64"
-            fact = self.regs.fact(r)
-            zeros = lane_zeros(fact) + trailing_zeros(access.unit)
-            if access.displacement:
-                zeros = min(zeros, trailing_zeros(access.displacement))
-            aligned = 1 << min(zeros, 8) >= access.nbytes
             good = self.inside(v, places, region, access.nbytes, access.nbytes, aligned)
         mask = self.regs.mask
         if self.check:
@@ -591,18 +586,20 @@ class Memory:
         pointers = code.value(f"getelementptr i8, ptr {region.base}, {v.type(kind)} {places}")
         return pointers, mask
 
-    def _inside_narrow(self, offsets: str, access: Access, region: Region) -> str:
-        """The check for a 32-bit (unsigned) offset into a memory of less than 2**30 bytes."""
+    def _inside_narrow(self, offsets: str, access: Access, region: Region, aligned: bool, signed: bool) -> str:
+        """The check for an offset of 32 bits into a memory of less than 2**30 bytes. Signed ones wrap with the displacement, at worst to
+        2**30 and above, which is outside; with unsigned ones only a negative displacement is added."""
         assert region.fixed is not None
-        v, down = self.v, min(access.displacement, 0)
+        v, down = self.v, access.displacement if signed else min(access.displacement, 0)
         up = access.displacement - down
-        place = v.op("add", "i32", offsets, v.const("i32", down)) if down else offsets
         last = region.fixed + 1 - access.nbytes - up
         align = access.nbytes
-        if up % align or down % align:
+        if up % align or (down % align and not signed):
             return self.inside(v, self._wide_places(offsets, access), region, access.nbytes, align, False)
-        if align > 1:
-            place = v.intrinsic("fshr", "i32", place, place, v.const("i32", trailing_zeros(align)))
+        place = v.op("add", "i32", offsets, v.const("i32", down)) if down else offsets
+        if align == 1 or aligned:
+            return v.compare("icmp ult", "i32", place, v.const("i32", max(0, last)))
+        place = v.intrinsic("fshr", "i32", place, place, v.const("i32", trailing_zeros(align)))
         return v.compare("icmp ult", "i32", place, v.const("i32", -(-max(0, last) // align)))
 
     def _wide_places(self, offsets: str, access: Access) -> str:
@@ -619,24 +616,52 @@ class Memory:
         v, code = self.v, self.code
         pointers, mask = self._checked(r, access, region, site)
         kind, size = MEMORY_LLVM[access.dtype], access.dtype.itemsize
-        wide, name = v.type(kind), f"llvm.masked.gather.{v.suffix(kind)}.v{self.lanes}p0"
-        result = []
-        for at in range(access.count):
-            here = pointers if not at else code.value(f"getelementptr i8, {v.type('ptr')} {pointers}, i64 {at * size}")
-            lanes = mask or v.const("i1", 1)
-            args = (v.type("ptr"), here), ("i32", str(size)), (v.type("i1"), lanes), (wide, "zeroinitializer")
-            result.append(code.call(wide, name, *args))
-        return result
+        if access.count == 1:
+            name = f"llvm.masked.gather.{v.suffix(kind)}.v{self.lanes}p0"
+            usable = v.type("i1"), mask or v.const("i1", 1)
+            return [code.call(v.type(kind), name, (v.type("ptr"), pointers), ("i32", str(size)), usable, (v.type(kind), "zeroinitializer"))]
+        row = f"<{access.count} x {kind}>"
+        pieces = [code.value(f"load {row}, ptr {at}, align {size}") for at in self._pointers(pointers, mask, "%lane.zero")]
+        values = self._split(self._beside(pieces, access.count, kind), access)
+        self._pieces[tuple(values)] = pieces
+        return values
 
     def _scatter(self, r: int, access: Access, region: Region, raws: Sequence[str], site: int) -> None:
         v, code = self.v, self.code
         pointers, mask = self._checked(r, access, region, site)
         kind, size = MEMORY_LLVM[access.dtype], access.dtype.itemsize
-        name = f"llvm.masked.scatter.{v.suffix(kind)}.v{self.lanes}p0"
-        for at, raw in enumerate(raws):
-            here = pointers if not at else code.value(f"getelementptr i8, {v.type('ptr')} {pointers}, i64 {at * size}")
-            args = (v.type(kind), raw), (v.type("ptr"), here), ("i32", str(size)), (v.type("i1"), mask or v.const("i1", 1))
+        if access.count == 1:
+            name = f"llvm.masked.scatter.{v.suffix(kind)}.v{self.lanes}p0"
+            args = (v.type(kind), raws[0]), (v.type("ptr"), pointers), ("i32", str(size)), (v.type("i1"), mask or v.const("i1", 1))
             code.call("void", name, *args)
+            return
+        n, row = self.lanes * access.count, f"<{access.count} x {kind}>"
+        pieces = self._pieces.get(tuple(raws))
+        if pieces is None:
+            wide = self._joined(raws, access)
+            pieces = [self._pick(wide, n, kind, range(first, first + access.count)) for first in range(0, n, access.count)]
+        for piece, at in zip(pieces, self._pointers(pointers, mask, "%lane.sink"), strict=True):
+            code.do(f"store {row} {piece}, ptr {at}, align {size}")
+
+    def _pointers(self, pointers: str, mask: str | None, other: str) -> list[str]:
+        """Each lane's pointer: several elements a lane are moved faster one lane after the other than by an instruction for all lanes.
+        Lanes that may not use theirs have that of the variable ``other``, 16 bytes which were zeros at the start."""
+        v, code = self.v, self.code
+        if mask is not None:
+            other = self.regs.variable(other, "<4 x i32>")
+            pointers = code.value(f"select {v.type('i1')} {mask}, {v.type('ptr')} {pointers}, {v.type('ptr')} {v.splat('ptr', other)}")
+        return [code.value(f"extractelement {v.type('ptr')} {pointers}, i32 {lane}") for lane in range(self.lanes)]
+
+    def _beside(self, parts: list[str], width: int, kind: str) -> str:
+        """Vectors of ``width`` elements, a power of two of them, as one."""
+        while len(parts) > 1:
+            order = vector_constant("i32", range(2 * width))
+            parts = [
+                self.code.value(f"shufflevector <{width} x {kind}> {a}, <{width} x {kind}> {b}, <{2 * width} x i32> {order}")
+                for a, b in zip(parts[::2], parts[1::2], strict=True)
+            ]
+            width *= 2
+        return parts[0]
 
 
 def _several(n: int, kind: str) -> str:

@@ -164,6 +164,14 @@ class Registers:
             wide = self.v.op("add", kind, wide, vector_constant(kind, fact.shape.offsets))
         return wide
 
+    def narrow(self, r: int) -> str | None:
+        """The numbers of 32 bits in every lane that a vector of offsets was extended from: unsigned for a register of 32 bits."""
+        return self.vector(r) if self.kind(r) is RegType.I32 else self._cache.get((r, "narrow"))
+
+    def put_narrow(self, r: int, value: str) -> None:
+        """``r`` was written with ``value``, signed numbers of 32 bits, extended."""
+        self._cache[r, "narrow"] = value
+
     # --- writing
     def put_scalar(self, r: int, value: str) -> None:
         """Lane 0's value of a register that is no vector, or the value in all lanes of one that is."""
@@ -203,7 +211,7 @@ class Registers:
     def forget(self, r: int) -> None:
         """The register was written: what was read from it before is not its value any more."""
         self.sums.pop(r, None)
-        for what in ("read0", "read1", "lane0", "vector"):
+        for what in ("read0", "read1", "lane0", "vector", "narrow"):
             self._cache.pop((r, what), None)
 
     # --- cold paths

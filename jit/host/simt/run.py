@@ -35,7 +35,7 @@ from wis.kernel.verify import VerifiedKernel
 
 __all__ = ["Grid", "GridRunner", "HostKernel", "KernelCompiler", "Region", "scalar_bits"]
 
-_VERSION: Final = 5
+_VERSION: Final = 6
 """Of the code generator: objects of another one are not used."""
 
 

@@ -65,6 +65,15 @@ LOADS = [
     *((".shared .align 16 .b8 s[16]; st.shared.u64 [s+8], 7; cp.async.cg.shared.global [s], [in], 16, a; ld.shared.u64 r, [s+8];",
        "u64", [("u32", size), ("u64", 0x1112131415161718)],
        0x1112131415161718 & (1 << 8 * min(max(size - 8, 0), 8)) - 1) for size in (0, 7, 8, 9, 13, 15, 16, 99)),
+    *((".shared .align 16 .b8 s[16]; st.shared.u64 [s+8], 7; setp.eq.u32 p, a, 1; selp.b32 t32, 16, 0, p; "
+       "cp.async.cg.shared.global [s], [in], 16, t32; " + more + " ld.shared.u64 r, [s+8];", "u64",
+       [("u32", a), ("u64", 0x1112131415161718)], value)
+      for a, more, value in (
+          (1, "", 0x1112131415161718), (0, "", 0),
+          (1, "st.shared.u64 [s+8], 9;", 9),  # what was copied is not taken for what is there
+          (1, "mov.b32 t32, 12; cp.async.cg.shared.global [s], [in], 16, t32;", 0x15161718),  # the register holds other sizes too
+          (1, "selp.b32 u32, 8, 0, p; cp.async.cg.shared.global [s], [in], 16, u32;", 0),  # always 0 or 8, of 16
+      )),
 ]  # fmt: skip
 
 ATOMICS = [

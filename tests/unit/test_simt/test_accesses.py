@@ -36,6 +36,7 @@ OFFSETS = {
     "known steps": "r1 = special(tid.x) / r0 = zext r1 / r2 = const({step}) / r0 = mul r0, r2 / r2 = const({first}) / r0 = add r0, r2",
     "widened": "r1 = special(tid.x) / r3 = param(p5) / r1 = mul r1, r3 / r3 = param(p6) / r1 = add r1, r3 / r0 = {extend} r1",
     "looked up": "r1 = special(tid.x) / r0 = zext r1 / r1 = ld(p1 i32) r0 / r0 = sext r1 / r2 = param(p3) / r0 = add r0, r2",
+    "signed looked up": "r1 = special(tid.x) / r0 = zext r1 / r1 = ld(p1 i32) r0 / r3 = param(p6) / r1 = add r1, r3 / r0 = sext r1",
     "narrow same": "r1 = param(p6)",
     "narrow steps": "r1 = special(tid.x) / r3 = param(p5) / r1 = mul r1, r3 / r3 = param(p6) / r1 = add r1, r3",
     "narrow known steps": "r1 = special(tid.x) / r3 = const({step}) / r1 = mul r1, r3 / r3 = const({narrow}) / r1 = add r1, r3",
@@ -182,6 +183,12 @@ def test_places_that_wrap_round_are_outside(what: str, offsets: str, device: str
         if offsets.startswith("narrow") or offsets == "widened":  # numbers of 32 bits without sign: the third lane's wraps to 0
             found = access(space, what, "i32", offsets=offsets, first=-8, step=step, nbytes=160, device=device)
             assert trap(found) == (TrapKind.OUTSIDE, 0)
+            continue
+        if offsets == "signed looked up":
+            edges, moves = (-8, (1 << 31) - 8, -(1 << 31), (1 << 30) - 8), (0, 4, -4, (1 << 30) - 4, 4 - (1 << 30))
+            for first, move in itertools.product(edges, moves):
+                found = access(space, what, "i32", displacement=move, offsets=offsets, first=first, step=step, nbytes=160, device=device)
+                assert trap(found) == (TrapKind.OUTSIDE, 0), (space, first, move)
             continue
         for first in (-8, 1 << 40, -(1 << 40), (1 << 63) - 8):
             assert trap(access(space, what, "i32", offsets=offsets, first=first, step=step, nbytes=160, device=device)) is not None, (

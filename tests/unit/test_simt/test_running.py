@@ -57,6 +57,45 @@ block 0
 )
 """Block number n writes 10000 z + 100 y + x to element n."""
 
+PHASES = kernel(
+    """
+kernel 2 phases
+math native
+threads 96
+param buf i32 rw
+param i32
+shared i32[96]
+regs i32 i32 i32 i32 i32 i32 i64 pred
+block 0
+  r0 = special(tid.x)
+  r6 = zext r0
+  r1 = ld(p0 i32) r6
+  r2 = param(p1)
+  r3 = const(0)
+  r4 = const(1)
+  br 1
+block 1
+  st(s0 i32) r6, r3
+  sync 2, 0
+block 2
+  r3 = add r3, r4
+  sync 3, 0
+block 3
+  r5 = ld(s0 i32) r6
+  r5 = mul r5, r0
+  r1 = add r1, r5
+  r7 = lt_s r3, r2
+  cbr r7, 1, 4
+block 4
+  sync 5, 0
+block 5
+  st(p0 i32) r6, r1
+  ret
+"""
+)
+"""Each thread adds what it is times 0, 1, 2, ... to its element. Between the second and the third barrier the sum is not looked at, between
+the third and the first only there."""
+
 ENDLESS = kernel(
     """
 kernel 2 endless
@@ -338,6 +377,14 @@ def _page() -> Iterator[np.ndarray]:
     assert protect(behind, mmap.PAGESIZE, 0) == 0
     yield whole[: mmap.PAGESIZE]
     assert protect(behind, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 5])
+def test_registers_that_nothing_reads_between_two_barriers_keep_their_values(rounds: int) -> None:
+    data = np.arange(100, 196, dtype=np.int32)
+    want = data + np.arange(96, dtype=np.int32) * sum(range(max(rounds, 1)))
+    agree(PHASES, (1, 1, 1), (96, 1, 1), [memory := data.view(np.uint8), rounds])
+    np.testing.assert_array_equal(memory.view(np.int32), want)
 
 
 @pytest.mark.parametrize(("block", "dynamic"), [((0, 1, 1), 0), ((257, 1, 1), 0), ((32, 1, 1), 16)])

@@ -8,7 +8,7 @@ from wis.frontends.ptx.errors import PtxError
 from wis.frontends.ptx.syntax import Address, Instruction, Not, Operand, Pair, Register, Routine, Vector
 from wis.kernel.model import RegType
 
-__all__ = ["choose", "FIXED", "BITS", "INTEGER"]
+__all__ = ["choose", "registers_of", "FIXED", "BITS", "INTEGER"]
 
 INTEGER: Final = {8: RegType.I16, 16: RegType.I16, 32: RegType.I32, 64: RegType.I64}
 """The integer register for a width."""
@@ -57,10 +57,10 @@ def choose(routine: Routine) -> dict[Register, RegType]:
     votes = _Votes()
     seen: dict[Register, int] = {}
     for ins in routine.code:
-        registers = [r for arg in ins.args for r in _registers(arg)]
+        registers = [r for arg in ins.args for r in registers_of(arg)]
         others = [] if ins.guard is None else [ins.guard]
         for given in ins.lists or ():
-            others += [r for arg in given for r in _registers(arg)]
+            others += [r for arg in given for r in registers_of(arg)]
         for register in (*registers, *others):
             if register not in seen:
                 if register.type not in BITS:
@@ -76,17 +76,18 @@ def choose(routine: Routine) -> dict[Register, RegType]:
     }
 
 
-def _registers(arg: Operand) -> list[Register]:
+def registers_of(arg: Operand) -> list[Register]:
+    """The registers that an operand names."""
     if isinstance(arg, Register):
         return [arg]
     if isinstance(arg, Vector):
-        return [r for item in arg.items for r in _registers(item)]
+        return [r for item in arg.items for r in registers_of(item)]
     if isinstance(arg, Address):
         return [arg.base] if isinstance(arg.base, Register) else []
     if isinstance(arg, Not):
         return [arg.register]
     if isinstance(arg, Pair):
-        return [*_registers(arg.first), *_registers(arg.second)]
+        return [*registers_of(arg.first), *registers_of(arg.second)]
     return []
 
 

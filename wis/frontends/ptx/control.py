@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Final
 
 from wis.dtypes import DType
-from wis.frontends.ptx.classes import BITS, FIXED, INTEGER
+from wis.frontends.ptx.classes import BITS, FIXED, INTEGER, registers_of
 from wis.frontends.ptx.floats import half, widened
 from wis.frontends.ptx.lowering import FLOATS, HALVES, LOWERINGS, InstructionLowering, RoutineLowering, access, lowers, pair, table_of
 from wis.frontends.ptx.memory import address, space_of
-from wis.frontends.ptx.syntax import Instruction, Name, Number, Operand, Register
+from wis.frontends.ptx.syntax import Instruction, Name, Number, Operand, Register, Routine
 from wis.kernel.model import RegType, Space
 
 __all__: list[str] = []
@@ -259,11 +259,42 @@ def _cp(low: RoutineLowering, ins: Instruction) -> None:
     space = space_of(tuple(m for m in mods[1:] if m.startswith("global")))
     values = [low.code.temp(_I32) for _ in range(size.value // 4)]
     limit = ins.args[3] if len(ins.args) > 3 and not any("cache_hint" in m for m in mods) else None
-    if limit is None:
+    if low.copy_sizes is None:
+        low.copy_sizes = _copy_sizes(low.routine)
+    after = None
+    if isinstance(limit, Register) and low.copy_sizes.get(limit) == size.value:
+        none, whole, after = low.new_block(), low.new_block(), low.new_block()
+        low.end("cbr", [none, whole], ins=[low.op("eq", _PRED, low.read(limit, _I32), low.const(_I32, 0))])
+        low.current = low.code.parts[none]
+        access(low, "store", Space.SHARED, where, [low.const(_I32, 0)] * len(values), DType.U32)
+        low.end("br", [after])
+        low.current = low.code.parts[whole]
+    if limit is None or after is not None:
         access(low, "load", space, source, values, DType.U32)
     else:
         _partial(low, space, source, values, low.read(limit, _I32))
     access(low, "store", Space.SHARED, where, values, DType.U32)
+    if after is not None:
+        low.end("br", [after])
+        low.current = low.code.parts[after]
+
+
+def _copy_sizes(routine: Routine) -> dict[Register, int]:
+    """Registers that only say how much asynchronous copies take, and have their value from one ``selp`` of a size and 0."""
+    found: dict[Register, int] = {}
+    other: set[Register] = set()
+    for ins in routine.code:
+        made = None
+        if ins.op == "selp" and ins.guard is None and isinstance(ins.args[0], Register) and ins.args[0] not in found:
+            sizes = [arg.value for arg in ins.args[1:3] if isinstance(arg, Number)]
+            if len(sizes) == 2 and 0 in sizes:
+                made = ins.args[0]
+                found[made] = max(sizes)
+        given = [*ins.args, *(arg for args in ins.lists or () for arg in args)]
+        for at, arg in enumerate(given):
+            if not (at == 0 and made is not None) and not (at == 3 and ins.op == "cp"):
+                other.update(registers_of(arg))
+    return {register: size for register, size in found.items() if register not in other}
 
 
 LOWERINGS["cp"] = InstructionLowering(_cp, _Anything(), True, (0, 9), False)

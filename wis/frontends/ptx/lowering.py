@@ -99,6 +99,8 @@ class RoutineLowering:
         self.carry: int | None = None
         self.call_results: dict[str, dict[int, int]] = {}
         self.call_inputs: dict[str, dict[int, tuple[int, int]]] = {}
+        self.copy_sizes: dict[Register, int] | None = None
+        """Registers that are always 0 or this number of bytes; None until an asynchronous copy asks for them."""
 
     # -- ops -------------------------------------------------------------------------------------------------------------------------
 
