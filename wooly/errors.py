@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 __all__ = [
     "WoolyError",
@@ -41,7 +41,6 @@ __all__ = [
     "RefusedError",
     "ProtocolError",
     "present",
-    "refuse_received",
     "from_fault",
 ]
 
@@ -200,11 +199,6 @@ class CheckFailed(WoolyError):
         super().__init__(message)
         self.operation = operation
         self.script = script
-
-
-def refuse_received(text: str) -> NoReturn:
-    """What arrives in another process instead of a tensor that cannot be sent there: unpickling it raises."""
-    raise UnsupportedOperation(text)
 
 
 class RefusedError(WoolyError):

@@ -116,6 +116,27 @@ def test_the_command_line_lists_states_and_reasons(stack: EmbeddedStack, tmp_pat
     assert wooly("tasks", "--search", "listed.py", "--state", "lost", **where).stdout == "no tasks\n"
 
 
+def test_processes_send_each_other_tensors_of_the_device(stack: EmbeddedStack) -> None:
+    body = (
+        "import torch, torch.multiprocessing as mp\n"
+        "def child(model, given, answers):\n"
+        "    x = given.get()\n"
+        "    answers.put((model(x).detach(), x.device))\n"
+        "    given.get()\n"
+        "if __name__ == '__main__':\n"
+        "    context = mp.get_context('spawn')\n"
+        "    given, answers = context.Queue(), context.Queue()\n"
+        "    torch.manual_seed(0)\n"
+        "    model, x = torch.nn.Linear(3, 2).cuda(), torch.ones(4, 3, device='cuda')\n"
+        "    process = context.Process(target=child, args=(model, given, answers))\n"
+        "    process.start(); given.put(x); y, device = answers.get(timeout=60); given.put(None); process.join()\n"
+        "    assert y.is_cuda and torch.equal(y, model(x)) and device == x.device, (y, device)\n"
+    )
+    with Script(stack, "senders", body, sys.executable, REQUIRED_VRAM="64") as script:
+        assert script.end() == 0, script.error
+        assert script.error.count("is copied") >= 2  # by both processes
+
+
 @pytest.mark.parametrize(("method", "code"), [("spawn", "completed"), ("fork", "completed"), ("spawn", "failed"), ("fork", "failed")])
 def test_a_childs_own_task_has_the_childs_outcome(stack: EmbeddedStack, method: str, code: str) -> None:
     title = f"family-{method}-{code}"

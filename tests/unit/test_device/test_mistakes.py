@@ -18,7 +18,6 @@ from wooly.counters import COUNTERS
 from wooly.device.face import devices
 from wooly.device.memory import MEMORY
 from wooly.device.recorder import RECORDER
-from wooly.errors import UnsupportedOperation
 
 ROOT = Path(__file__).parents[3]
 
@@ -133,18 +132,22 @@ def test_a_mistake_in_shapes_costs_no_transfer() -> None:
     assert COUNTERS.fetch_bytes == fetched
 
 
-def test_a_tensor_sent_to_another_process_is_refused_there_and_here() -> None:
+def test_tensors_sent_to_another_process_are_copies() -> None:
     queue = multiprocessing.get_context("spawn").Queue()
-    with pytest.raises(NotImplementedError, match="each process has its own session"):
-        queue.put({"rank": 0, "values": [torch.ones(2, device="cuda")]})
-    queue.put(torch.ones(2))
-    with pytest.raises(UnsupportedOperation, match="each process has its own session"):
-        queue.get(timeout=60)
-    assert queue.get(timeout=60).tolist() == [1, 1]
+    x, weight = torch.arange(6.0, device="cuda").view(2, 3).t(), torch.nn.Parameter(torch.ones(2, device="cuda"))
+    with pytest.warns(UserWarning, match="is copied"):
+        queue.put({"rank": 3, "values": [x, weight]})
+        got = queue.get(timeout=60)
+    copy, parameter = got["values"]
+    assert got["rank"] == 3 and copy.is_cuda and copy.stride() == x.stride() and type(parameter) is torch.nn.Parameter
+    x.zero_()
+    assert copy.tolist() == [[0, 3], [1, 4], [2, 5]] and parameter.requires_grad and parameter.tolist() == [1, 1]
     queue.close()
     here, there = multiprocessing.Pipe()
-    with pytest.raises(NotImplementedError, match="each process has its own session"):
-        here.send(torch.ones(2, device="cuda"))
+    with pytest.raises(RuntimeError, match="non-leaf tensor which requires_grad"):
+        here.send(weight * 2)
+    with pytest.raises(RuntimeError, match="CUDA storage"):
+        here.send(x.untyped_storage())
     here.close()
     there.close()
 

@@ -6,10 +6,8 @@ With ``device``, the constructor and ``copy_`` right, everything above them (tor
 
 from __future__ import annotations
 
-import sys
-import threading
-from multiprocessing.queues import JoinableQueue
-from multiprocessing.queues import Queue as typed_queue
+import io
+import warnings
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
@@ -20,11 +18,9 @@ from torch.multiprocessing import reductions
 from wooly.device.backend import OURS, is_ours
 from wooly.device.face.api import Face, put, wrapping
 from wooly.device.face.devices import index_of, ours, shown
-from wooly.errors import refuse_received
 
-__all__ = ["patch", "is_our_storage"]
+__all__ = ["patch", "is_our_storage", "received"]
 
-Queue: Final[Any] = typed_queue  # the standard library's types leave out what is private
 _Base: Final[Any] = torch._C.StorageBase
 _raw_device: Final = _Base.device.__get__
 _PINNED: Final = "_wooly_pinned"
@@ -48,7 +44,7 @@ def patch(face: Face) -> None:
     """Give torch.UntypedStorage its face."""
     _construction()
     _contents()
-    _refusals()
+    _sending()
     _pinning()
 
 
@@ -125,62 +121,37 @@ def _contents() -> None:
         put(UntypedStorage, name, function)
 
 
-_UNSENDABLE: Final = (
-    "a cuda tensor cannot be sent to another process: each process has its own session; send tensor.cpu() and move it there"
-)
+def _sending() -> None:
+    """Tensors that torch.multiprocessing pickles travel as copies, because each process has a session of its own."""
+    known: Any = reductions.reduce_tensor
 
+    def reduce_tensor(tensor: Tensor) -> Any:
+        if not is_ours(tensor) or (tensor.requires_grad and not tensor.is_leaf):  # which torch refuses
+            return known(tensor)
+        warnings.warn(_COPIED, stacklevel=2)
+        data = io.BytesIO()  # not shared memory, which lives no longer than this copy
+        torch.save(tensor.detach().cpu(), data)
+        return received, (data.getvalue(), tensor.device.index or 0, isinstance(tensor, torch.nn.Parameter), tensor.requires_grad)
 
-def _refusals() -> None:
+    put(reductions, "reduce_tensor", reduce_tensor)
+    for kind in (Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, reduce_tensor)
     share = UntypedStorage._share_cuda_
 
     @wrapping(share)
     def share_cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError(_UNSENDABLE)
+        raise NotImplementedError("memory of the device cannot be shared with another process: send the tensor, which is copied")
 
     put(UntypedStorage, "_share_cuda_", share_cuda)
-    known: Any = reductions.reduce_tensor
-
-    def reduce_tensor(tensor: torch.Tensor) -> Any:
-        if is_ours(tensor) and _is_feeding():
-            return refuse_received, (_UNSENDABLE,)
-        return known(tensor)
-
-    put(reductions, "reduce_tensor", reduce_tensor)
-    for queue in (Queue, JoinableQueue):
-        put(queue, "put", _refusing(queue.put))
-    for kind in (torch.Tensor, torch.nn.Parameter):
-        ForkingPickler.register(kind, reduce_tensor)
 
 
-def _refusing(send: Any) -> Any:
-    """``Queue.put`` that raises in the sender too what the receiver's ``get`` will raise: both may wait for what comes of the other."""
-
-    @wrapping(send)
-    def put_or_refuse(self: Any, obj: Any, *args: Any, **kwargs: Any) -> None:
-        send(self, obj, *args, **kwargs)
-        if _holds_ours(obj):
-            raise NotImplementedError(_UNSENDABLE)
-
-    return put_or_refuse
+_COPIED: Final = "a cuda tensor that is sent to another process is copied: what one process changes later, the other does not see"
 
 
-def _holds_ours(obj: Any) -> bool:
-    if isinstance(obj, torch.Tensor):
-        return is_ours(obj)
-    if isinstance(obj, dict):
-        return any(map(_holds_ours, obj.values()))
-    return isinstance(obj, list | tuple) and any(map(_holds_ours, obj))
-
-
-def _is_feeding() -> bool:
-    """Is this the thread of a multiprocessing queue, in which an error would be printed and what was to be sent dropped, so that the
-    receiver would wait for ever?"""
-    frame = sys._getframe(1) if threading.current_thread().name == "QueueFeederThread" else None
-    while frame is not None:
-        if frame.f_code is Queue._feed.__code__:
-            return frame.f_locals.get("onerror") is Queue._on_queue_feeder_error
-        frame = frame.f_back
-    return False
+def received(data: bytes, index: int, parameter: bool, requires_grad: bool) -> Tensor:
+    """What another process sent, on this process's device. ``data``: of ``torch.save``."""
+    tensor: Tensor = torch.load(io.BytesIO(data), weights_only=True).to(f"cuda:{index}")
+    return torch.nn.Parameter(tensor, requires_grad) if parameter else tensor.requires_grad_(requires_grad)
 
 
 def _pinning() -> None:
