@@ -17,7 +17,7 @@ __all__ = [
     "batch_subject", "batch_all", "batch_parts", "discover", "inbox_prefix", "is_token", "node_id", "node_request", "node_requests",
     "requester",
     "session_name", "session_done", "session_facts", "event_subject", "telemetry_subject", "JOURNAL_STREAM", "JOURNAL_ALL",
-    "journal_subject", "matches", "placement_subject",
+    "journal_subject", "matches", "placement_subject", "AREAS",
 ]  # fmt: skip
 
 EVENTS_STREAM: Final = "WOOLY_EVENTS"
@@ -115,8 +115,14 @@ def session_done(session: str, principal: str = LOCAL, node: str = "*") -> str:
     return f"wooly.session.{_token_or_any(node)}.{_token_or_any(principal)}.{_token_or_any(session)}.done"
 
 
+AREAS: Final = ("access", "budget", "config", "group", "load", "node", "placement", "session", "task", "tier", "usage")
+"""What facts are about."""
+
+
 def event_subject(area: str, entity: str) -> str:
-    """Subject of a fact: area is ``node``, ``session``, ``usage``, ``task``, ``placement`` or ``config``; entity its id."""
+    """Subject of a fact about an area, one of ``AREAS``, and an entity, its id."""
+    if area not in AREAS:
+        raise ValueError(f"{area!r} is no area of facts: readers of the log would not look there")
     return f"wooly.evt.{token(area)}.{token(entity)}"
 
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 
 from bus_schemas.events import Event, decode_events
-from bus_schemas.subjects import EVENTS_STREAM, placement_subject
+from bus_schemas.subjects import AREAS, EVENTS_STREAM, placement_subject
 from scheduler.placement import ClusterView
 from services.kit.bus import Bus
 from services.kit.projection import Projection
@@ -95,6 +95,9 @@ F = TypeVar("F", bound=Fold)
 class LogProjection(Projection):
     """``async with LogProjection(bus)`` returns once the history is applied."""
 
+    #: usage is most of the log, and irrelevant to placement
+    COUNTS = tuple(f"wooly.evt.{area}.>" for area in AREAS if area != "usage")
+
     def __init__(self, bus: Bus) -> None:
         super().__init__(bus)
         self._listeners: list[Callable[[int, Event], None]] = []
@@ -131,7 +134,7 @@ class LogProjection(Projection):
 
     def apply(self, position: int, subject: str, data: bytes) -> None:
         if subject.startswith(_USAGE):
-            return  # most of the log, and irrelevant to placement
+            return
         events = decode_events(data)
         for event in events:
             self.view.apply(position, event)

@@ -402,11 +402,15 @@ class Bus:
         subject: str = "",
         rewind: int = 0,
         made_anew: dict[str, Any] | None = None,
+        history: Sequence[str] = (),
+        on_passed: Callable[[int], None] = lambda position: None,
     ) -> Follower:
         """Call ``handler(position, subject, data)`` for every message from ``from_position`` on, in order, each once, for ever; survives
-        broker restarts. ``subject`` narrows it; ``rewind``: see follow.py; ``made_anew``: the configuration of a stream in the broker's
-        memory, which is created again when it is lost. Start it with ``await follower.start()``."""
-        return Follower(self, stream, from_position, handler, subject=subject, rewind=rewind, made_anew=made_anew)
+        broker restarts. ``subject`` narrows it; ``rewind``, ``history`` and ``on_passed``: see follow.py; ``made_anew``: the configuration
+        of a stream in the broker's memory, which is created again when it is lost. Start it with ``await follower.start()``."""
+        return Follower(
+            self, stream, from_position, handler, subject=subject, rewind=rewind, made_anew=made_anew, history=history, on_passed=on_passed
+        )
 
     def replay(self, stream: str = subjects.EVENTS_STREAM, from_position: int = 1) -> Replay:
         """``async for position, events in bus.replay(...)``: history from ``from_position`` on, then the live tail, for ever.

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -34,6 +34,8 @@ Handler = Callable[[int, str, bytes], None]
 
 _BUFFERED_MAX: Final = 4096
 _SILENCE_S: Final = 2.5 * HEARTBEAT_S
+_PASSED_MIN: Final = 4096
+"""Fewer messages are read even if most of them do not count: it needs one consumer less."""
 _RETRY_S: Final = 0.1
 _FLOW_CONTROL: Final = "$JS.FC."
 _STALLED: Final = "Nats-Consumer-Stalled"
@@ -74,7 +76,11 @@ class Follower:
         subject: str = "",
         rewind: int = 0,
         made_anew: dict[str, Any] | None = None,
+        history: Sequence[str] = (),
+        on_passed: Callable[[int], None] = lambda position: None,
     ) -> None:
+        """``history``: subjects of the messages that count. Of what the stream holds when a consumer is made, long stretches are read
+        without the others; ``on_passed(position)`` then tells how far. Live messages come whatever their subject."""
         self.position = from_position - 1
         #: when the broker stored the message that was handed over last, Unix time
         self.stored_ns = 0
@@ -86,6 +92,10 @@ class Follower:
         self._subject = subject
         self._rewind = rewind
         self._made_anew = made_anew
+        self._history = history
+        self._on_passed = on_passed
+        self._through = 0
+        """Where the messages end that are read without those that do not count; 0: all are read."""
         self._wake = asyncio.Event()
         self._broken = False
         self._task: asyncio.Task[None] | None = None
@@ -176,13 +186,25 @@ class Follower:
         self._stalled = ""
         self._last_heard = asyncio.get_running_loop().time()
         self._subscription = await self._bus.nc.subscribe(inbox, cb=self._on_message)
+        long = len(self._history) > 0 and about.last - self.position >= _PASSED_MIN
+        self._through = about.last if long else 0
+        asked = Follow(self._stream, self._consumer, inbox, self.position + 1, self._subject)
         try:
-            following = await self._bus.consumers.follow(Follow(self._stream, self._consumer, inbox, self.position + 1, self._subject))
+            following = await self._bus.consumers.follow(asked, self._history if long else ())
         except (BusRefused, BusUnavailable):
             self.position = max(self.position, known)  # the next attempt goes back from here, and not from where this one began
             raise
         if not following.pending:
+            self._on_all_read()
+
+    def _on_all_read(self) -> None:
+        """Everything that the consumer had was handed over."""
+        if not self._through:
             self.current.set()
+            return
+        self.position, self._through = max(self.position, self._through), 0
+        self._on_passed(self.position)
+        self.restart()
 
     async def _about(self) -> StreamAbout:
         """Information about the stream. One in the broker's memory, or on one server of several, may have been lost; then it is created
@@ -229,8 +251,8 @@ class Follower:
         if self._log is not None:
             data = self._log.accepted(position, message.subject, message.headers or {}, data)
         self._handler(position, message.subject, data)
-        if not self.current.is_set() and parts[at + 6] == "0":
-            self.current.set()
+        if parts[at + 6] == "0" and (self._through or not self.current.is_set()):
+            self._on_all_read()
 
     async def _on_status(self, message: Msg) -> None:
         """100 is a heartbeat or a flow control request; anything else ends the consumer (409: it was deleted)."""

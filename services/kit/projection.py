@@ -32,6 +32,8 @@ class Projection:
 
     #: exceptions of ``apply`` that stop the projection; after others the projection continues with the next message
     FATAL: ClassVar[tuple[type[Exception], ...]] = (msgspec.DecodeError,)
+    #: subjects of the messages that change the state; empty: all may. Old messages on others are not read
+    COUNTS: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, bus: Bus, subject: str = "") -> None:
         """``subject``: fold only messages on it (wildcards allowed); empty: the whole log."""
@@ -71,7 +73,10 @@ class Projection:
 
     async def follow(self) -> None:
         """Fold every message after ``position``, until ``stop``. Raises BusRefused, BusUnavailable."""
-        self._follower = self._bus.follow(EVENTS_STREAM, self.position + 1, self._on_message, subject=self._subject)
+        first = self.position + 1
+        self._follower = self._bus.follow(
+            EVENTS_STREAM, first, self._on_message, subject=self._subject, history=self.COUNTS, on_passed=self._reach
+        )
         await self._follower.start()
 
     async def stop(self) -> None:
@@ -133,6 +138,10 @@ class Projection:
         except self.FATAL as error:
             self._fail(f"event log position {position} ({subject}): {error}; is this service older than a node?")
             return
+        self._reach(position)
+
+    def _reach(self, position: int) -> None:
+        """Everything up to ``position`` is folded."""
         self.position = position
         while self._waiters and self._waiters[0][0] <= position:
             waiter = heapq.heappop(self._waiters)[2]

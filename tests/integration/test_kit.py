@@ -7,7 +7,7 @@ import base64
 import signal
 import subprocess
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from bus_schemas import subjects
-from bus_schemas.events import Event, TaskStateChanged
+from bus_schemas.events import Event, TaskStateChanged, encode_events
+from services.controller.log_projection import LogProjection
 from services.kit.bus import Bus, connect
 from services.kit.errors import BusRefused, BusUnavailable, Conflict, StartError
 from services.kit.nats_server import NatsServer
@@ -259,6 +260,40 @@ def test_a_paused_follower_holds_the_bus_back(nats: NatsServer) -> None:
     run(body())
 
 
+def test_old_messages_that_do_not_count_are_passed_over(nats: NatsServer) -> None:
+    """A projection reads those that count, its position is the end of the log all the same, and live messages come on any subject."""
+
+    class Counting(LogProjection):
+        def __init__(self, bus: Bus) -> None:
+            super().__init__(bus)
+            self.read: list[str] = []
+
+        def apply(self, position: int, subject: str, data: bytes) -> None:
+            self.read.append(subject)
+            super().apply(position, subject, data)
+
+    usage, empty = subjects.event_subject("usage", "n1"), encode_events([])
+
+    async def body() -> None:
+        bus = await ready(nats)
+        counted = [subjects.event_subject(area, "one") for area in subjects.AREAS if area not in ("usage", "placement", "session")]
+        counted += [subjects.placement_subject("0", "one"), subjects.session_facts("one", "n1")]
+        for subject in counted:
+            await bus.publish_acked(subject, empty)
+            await asyncio.gather(*(bus.publish_acked(usage, empty) for _ in range(500)))
+        end = await bus.last_position(subjects.EVENTS_STREAM)
+        assert end == len(counted) * 501
+        async with Counting(bus) as log:
+            assert log.read == counted and log.position == end
+            assert await log.caught_up()
+            await log.wait_for(await bus.publish_acked(usage, empty))
+            await log.wait_for(await bus.publish_acked(counted[0], empty))
+            assert log.read[len(counted) :] == [usage, counted[0]] and log.position == end + 2
+        await bus.close()
+
+    run(body())
+
+
 BAD_HEADERS = (b"N", b"NATS/1.0", b"NATS/1.0 \xff\xfe\xfd\r\n\r\n", b"NATS/1.0 100 \xff\xfe\xfd\r\n\r\n")
 BAD_WORDS = (b"\xff", b"a\x0bb", b"a\x0c7", b"\x00", b"*")
 
@@ -324,11 +359,11 @@ def test_a_follower_goes_back_once_however_often_it_is_refused(nats: NatsServer)
         def __getattr__(self, name: str) -> Any:
             return getattr(self._reads, name)
 
-        async def follow(self, asked: Any) -> Any:
+        async def follow(self, asked: Any, among: Sequence[str]) -> Any:
             if self.left:
                 self.left -= 1
                 raise BusUnavailable("not yet")
-            return await self._reads.follow(asked)
+            return await self._reads.follow(asked, among)
 
     async def body() -> None:
         bus = await ready(nats)
