@@ -13,7 +13,9 @@ its own is on a bus that authenticates its clients; of such a node
 When a task is displaced, what a session on the node was charged so far, with those whose place it took, may be repeated elsewhere without a
 charge: by the session that takes its place, before that does anything new, as far as the client says that it repeats (``displaced_ns`` of
 usage). The same with instructions and launches. If the node was lost, what is used there from then on does not count, for it is repeated.
-Sessions that are opened there later count like any other.
+Sessions that are opened there later count like any other. A node may be lost before the log has any session of the task there; then the
+task is placed anew without being displaced. Its session there is given up when another one, where the task is placed now, takes its place,
+whichever of the two facts the log gets first.
 
 So a stolen key charges for sessions that keys of the tenant could have had, and no more than the node could have delivered meanwhile. Of a
 node without a key nothing is checked: its bus does not authenticate its clients.
@@ -98,6 +100,10 @@ class _Task(msgspec.Struct, array_like=True):
     """Nodes that were lost when it was displaced, and where it was not placed again; with the time of that."""
     chains: dict[str, _Chain] = {}
     """By the name of their first session."""
+    placed: str = ""
+    """The node where it was placed last."""
+    replaced: dict[str, None] = {}
+    """Sessions whose place one on that node took."""
 
 
 class _Session(msgspec.Struct, array_like=True):
@@ -180,6 +186,7 @@ class Evidence(msgspec.Struct, array_like=True):
                 if event.task in self.tasks:
                     self.tasks[event.task].hosts[event.node] = None
                     self.tasks[event.task].given_up.pop(event.node, None)
+                    self.tasks[event.task].placed = event.node
             case TaskDisplaced():
                 self._displaced(event)
             case NodeRegistered():
@@ -287,20 +294,32 @@ class Evidence(msgspec.Struct, array_like=True):
         return why
 
     def _session(self, event: SessionOpenedFact) -> _Session:
-        """One that begins to count. It is given up if it was opened before its task was displaced, and the fact of it came late; it leaves
-        if others of its task on the node do."""
+        """One that begins to count. It is given up if the fact of it came late: it was opened before its task was displaced, or another one
+        has taken its place elsewhere. It leaves if others of its task on the node do."""
         session = _Session(event.tenant, event.task, event.gpu, title_of(event.title), "", False, False)
         task = self._task(event.task, event.tenant)
         if task is None:
             return session
+        if event.replaces and event.node == task.placed:
+            task.replaced[event.replaces] = None
+            self._give_up(task, event.replaces)
         session.chain = self._chain_of(task, event) or event.session
         chain = task.chains.setdefault(session.chain, _Chain())
         chain.open += 1
         session.leaving = any(one.leaving and one.task == event.task for one in self.sessions[event.node].values())
-        if event.at_ns < task.given_up.get(event.node, 0):
+        late = event.session in task.replaced and event.node != task.placed
+        if late or event.at_ns < task.given_up.get(event.node, 0):
             session.given_up = True
             chain.displace(event.session)
         return session
+
+    def _give_up(self, task: _Task, name: str) -> None:
+        """A session elsewhere does not count any more, for one where the task is placed now takes its place."""
+        for node in task.hosts:
+            known = self.sessions.get(node, {}).get(name) if node != task.placed else None
+            if known is not None and known.chain in task.chains and not (known.given_up or known.leaving):
+                known.given_up = True
+                task.chains[known.chain].displace(name)
 
     def _chain_of(self, task: _Task, event: SessionOpenedFact) -> str:
         """The chain of the session whose place this one takes; empty: there is none."""
