@@ -33,10 +33,10 @@ Canary = Callable[[Any], Any]
 
 
 def drops_uploads(keep: Any) -> Any:
-    """a batch is kept for recovery without its uploads, although no image holds them"""
+    """a batch is kept for recovery without the bytes of its uploads, although no image holds them"""
 
     def kept(self: ReplayLog, seq: int, flush: Flush, done: Done) -> None:
-        flush.uploads = []
+        flush.uploads = [(handle, memoryview(bytes(data.nbytes))) for handle, data in flush.uploads]
         keep(self, seq, flush, done)
 
     return kept
@@ -140,17 +140,6 @@ def confirms_early(note: Any) -> Any:
     return noted
 
 
-def publishes_early(record: Any) -> Any:
-    """facts leave before the journal has them"""
-
-    def recorded(self: FactLog, area: str, entity: str, events: Any) -> None:
-        record(self, area, entity, events)
-        self._synced = self._index
-        self._durable.set()
-
-    return recorded
-
-
 def reuses_epochs(start: Any) -> Any:
     """a server that starts again has the epoch of the one before"""
 
@@ -233,7 +222,6 @@ CANARIES: Final[dict[Canary, tuple[Any, str]]] = {
     renames_facts: (facts, "_name"),
     forgets_progress: (FactLog, "_load"),
     confirms_early: (FactLog, "note"),
-    publishes_early: (FactLog, "record"),
     reuses_epochs: (FactLog, "__init__"),
     never_recalls: (Device, "recall"),
     ends_lost_sessions_twice: (Device, "end_lost"),
