@@ -2,7 +2,7 @@
 
 What runs is the product's own code, shells included: the client's ``Session``, ``Opening`` and data port with their replay log, the node
 server with device, accounts, meter, journal of facts and dispatch core, the controllers' projection, writer, placer, actions and
-reconciler, and billing's projection. Only what they stand on is simulated:
+reconciler, and billing's projection. Only what they depend on is simulated:
 
 - ``kernel``: time, machines with clocks and disks, processes that are killed and stopped, event loops and threads on one heap of
   events.

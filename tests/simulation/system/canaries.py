@@ -166,7 +166,7 @@ def ends_lost_sessions_twice(end_lost: Any) -> Any:
 
 
 def never_reaps(_: Any) -> Any:
-    """sessions of clients that are gone are kept for ever"""
+    """sessions of clients that were killed are kept for ever"""
     return 0
 
 

@@ -141,7 +141,7 @@ class Oracle:
             self._answers(one)
             self._survives(one)
         if not over:
-            _expect(False, f"it does not come to rest: {self.unsettled() or 'a fault is not healed'}")
+            _expect(False, f"something is not given back: {self.unsettled() or 'a fault is not healed'}")
         log = self.log()
         self._once()
         self._accounts(log)
