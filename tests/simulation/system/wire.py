@@ -351,7 +351,7 @@ class Broker:
             stream = self.streams[name] = _Stream(name, f"made {self.world.now_ns}", durable=durable, memory=name == TELEMETRY_STREAM)
         return stream
 
-    # -- start and end ------------------------------------------------------------------------------------------------------------------------
+    # -- start and end -----------------------------------------------------------------------------------------------------------------
 
     def kill(self, *, power: bool) -> None:
         """``power``: its machine fails, so what was not synced is lost."""
