@@ -32,6 +32,8 @@ from bus_schemas.events import (
     Event,
     KeyIssued,
     KeyRevoked,
+    NodeLost,
+    NodeRecovered,
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
@@ -166,6 +168,8 @@ class Evidence(msgspec.Struct, array_like=True):
     devices: dict[str, dict[int, tuple[int, int]]] = {}
     #: By node and name.
     sessions: dict[str, dict[str, _Session]] = {}
+    #: Nodes that are lost.
+    away: dict[str, None] = {}
     #: By node and index of the device.
     lent: dict[str, dict[int, _Lent]] = {}
 
@@ -189,7 +193,12 @@ class Evidence(msgspec.Struct, array_like=True):
                     self.tasks[event.task].placed = event.node
             case TaskDisplaced():
                 self._displaced(event)
+            case NodeLost():
+                self.away[event.node] = None
+            case NodeRecovered():
+                self.away.pop(event.node, None)
             case NodeRegistered():
+                self.away.pop(event.node, None)
                 self.devices[event.node] = {
                     device.index: (min(device.cores, CORES_MAX), min(device.vram_bytes, DEVICE_BYTES_MAX))
                     for device in bounded(event, self.nodes.get(event.node, {}).values())[0].devices
@@ -307,8 +316,9 @@ class Evidence(msgspec.Struct, array_like=True):
         chain = task.chains.setdefault(session.chain, _Chain())
         chain.open += 1
         session.leaving = any(one.leaving and one.task == event.task for one in self.sessions[event.node].values())
-        late = event.session in task.replaced and event.node != task.placed
-        if late or event.at_ns < task.given_up.get(event.node, 0):
+        replaced = event.session in task.replaced and event.node != task.placed
+        lost = event.node in self.away and event.node in task.given_up  # whatever the node's clock says
+        if replaced or lost or event.at_ns < task.given_up.get(event.node, 0):
             session.given_up = True
             chain.displace(event.session)
         return session
