@@ -131,7 +131,7 @@ class Executor:
         self.tenants: dict[str, _Tenant] = {}
         self.results: deque[Executed] = deque()
         self._index = 0
-        self._commands: deque[Command] = deque()
+        self._commands: deque[Command | ExecutorProcess] = deque()
         self._running: tuple[Execute, Batch, int] | None = None
         self._alone_ns = self.world.now_ns
         self.process.on_end.append(self._ended)
@@ -140,6 +140,13 @@ class Executor:
     # -- the server ------------------------------------------------------------------------------------------------------------------
 
     def attach(self, server: ExecutorProcess) -> None:
+        """A server connects; it is answered when what an earlier one sent is carried out."""
+        self._commands.append(server)
+        self._work()
+
+    def _attach(self, server: ExecutorProcess) -> None:
+        if server.process.dead:
+            return
         self.server = server
         self._alone_ns = -1
         self.page.words.clear()
@@ -172,10 +179,9 @@ class Executor:
             self.world.after(MS, server.process, server.lost, self)
         self.node.broken(self)
 
-    def take(self, server: ExecutorProcess, command: Command) -> None:
-        if server is self.server:
-            self._commands.append(command)
-            self._work()
+    def take(self, command: Command) -> None:
+        self._commands.append(command)
+        self._work()
 
     def _report(self, report: Report) -> None:
         if self.server is not None:
@@ -187,8 +193,10 @@ class Executor:
         while self._commands and self._running is None:
             self._carry_out(self._commands.popleft())
 
-    def _carry_out(self, command: Command) -> None:
+    def _carry_out(self, command: Command | ExecutorProcess) -> None:
         match command:
+            case ExecutorProcess():
+                self._attach(command)
             case OpenSpace():
                 if command.session not in self.tenants:
                     self.tenants[command.session] = _Tenant(command.record, command.terms.tenant, command.terms.priority)
@@ -527,7 +535,7 @@ class ExecutorProcess:
     def send(self, command: Command) -> None:
         executor = self._executor
         if executor is not None and not executor.process.dead:
-            self.process.world.after(100_000, executor.process, executor.take, self, command)
+            self.process.world.after(100_000, executor.process, executor.take, command)
 
     def renew_certificate(self) -> None:
         pass
