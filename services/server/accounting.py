@@ -146,7 +146,6 @@ class Accounting:
         account = self.meter.accounts.get(done.session)
         repeats = account is not None and done.seq <= account.replayed
         if account is not None:
-            account.begun_ns = 0 if done.launches else account.begun_ns + done.core_ns
             account.seq_done = max(account.seq_done, done.seq if done.launches else 0)
             charged_ns = 0 if repeats and account.recover_ns else done.core_ns
             self.allowances.ran(self._gpu, account.tenant, done.session, charged_ns, done.launches > 0)

@@ -86,6 +86,7 @@ class _Launch:
     launches: int
     repeats: bool
     repeated_ns: int
+    resumes: bool
 
 
 @dataclass(slots=True)
@@ -98,6 +99,7 @@ class _Use:
     launches: int = 0
     compile_ns: int = 0
     repeated_ns: int = 0
+    resumed_ns: int = 0
     repeated_instructions: int = 0
     repeated_launches: int = 0
 
@@ -185,7 +187,7 @@ class Meter:
             core_ns = min(core_ns, (end_ns - start_ns) * self.cores)
             if launches or core_ns:  # all but a batch's last slice are no launch of their own
                 repeated_ns = core_ns if repeats else self._resumed(self.accounts[session], core_ns) if resumes else 0
-                self._launches.append(_Launch(session, start_ns, end_ns, core_ns, instructions, launches, repeats, repeated_ns))
+                self._launches.append(_Launch(session, start_ns, end_ns, core_ns, instructions, launches, repeats, repeated_ns, resumes))
             self.resident(session, resident_bytes, finish_ns)
         for other, nbytes in others:
             self.resident(other, nbytes, finish_ns)
@@ -277,6 +279,10 @@ class Meter:
                 rest.append(replace(launch, start_ns=to_ns, core_ns=launch.core_ns - part, repeated_ns=left_ns))
             use.core_ns += part
             use.repeated_ns += min(part, launch.repeated_ns)
+            account = self.accounts.get(launch.session)
+            if account is not None and not launch.repeats:
+                account.begun_ns = 0 if launch.launches and launch.end_ns <= to_ns else account.begun_ns + part
+                use.resumed_ns += max(0, part - launch.repeated_ns) if launch.resumes and account.elsewhere else 0
             charged += part
         self._launches = rest
         return charged, launch_ns
@@ -346,7 +352,14 @@ class Meter:
             displaced_ns=displaced_ns,
             displaced_instructions=displaced_instructions,
             displaced_launches=displaced_launches,
+            begun_ns=_begun_ns(account),
+            resumed_ns=use.resumed_ns,
         )
+
+
+def _begun_ns(account: Account) -> int:
+    """Core time of the batch that is not over, with what a lost session was charged for it."""
+    return max(account.begun_ns, account.resume_ns_max if account.seq_done <= account.replayed else 0)
 
 
 def _repeated(account: Account, use: _Use) -> tuple[int, int, int, int]:

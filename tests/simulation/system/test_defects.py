@@ -111,6 +111,14 @@ def test_slices_of_a_batch_that_was_not_over_are_charged_once() -> None:
     assert outcome.counts["slices stopped"] > 0
 
 
+def test_slices_of_a_batch_that_was_not_over_on_a_lost_node_are_charged_once() -> None:
+    """Two sessions a node take turns; the machine of one fails for longer than its lease, when slices of their batches are charged."""
+    scripts = [replace(_script(f"client-{at}", cost_ms=150, think_ns=0), vram_mb=8) for at in range(4)]
+    plan = replace(_plan(*scripts, faults=(_fault("fail node", 2420 * MS, 30 * S),), nodes=2), node_lease_ms=2500)
+    outcome = _run(plan)
+    assert outcome.counts["sessions built again"] == 2
+
+
 def test_a_server_that_stops_leaves_lost_sessions_to_the_next() -> None:
     """The machine of the node fails; before the client builds its session again, the server is stopped."""
     faults = (_fault("fail node", 1500 * MS, 500 * MS), _fault("stop client", 1400 * MS, 4 * S), _fault("end server", 3200 * MS))
