@@ -120,8 +120,9 @@ conformance-cuda: $(STAMP).dev ## the same on the GPU of this machine in four ty
 	$(BIN)/python -m tests.conformance --backend cuda --processes $(PROCESSES) --publish
 	$(BIN)/python -m tests.conformance.models --backend cuda --processes $(PROCESSES) --publish
 
-simulate: $(STAMP).dev ## 10,000 random nodes in virtual time, judged by independent models; results go to docs/simulation.md
+simulate: $(STAMP).dev ## 10,000 random nodes and 10,000 whole systems in virtual time, judged from outside; results go to docs/simulation.md
 	$(BIN)/python -m tests.simulation.node --seeds 10000
+	$(BIN)/python -m tests.simulation.system --seeds 10000 --publish
 	$(BIN)/pytest -q -m soak tests/simulation
 
 replay-runs: $(STAMP).dev ## 20 recorded runs of real nodes with several tenants, decided again; results go to docs/replay.md

@@ -12,8 +12,11 @@ its own is on a bus that authenticates its clients; of such a node
 
 When a task is displaced, what a session on the node was charged so far, with those whose place it took, may be repeated elsewhere without a
 charge: by the session that takes its place, before that does anything new, as far as the client says that it repeats (``displaced_ns`` of
-usage). The same with instructions and launches. If the node was lost, what is used there from then on does not count, for it is repeated.
-Sessions that are opened there later count like any other.
+usage). The same with instructions and launches, and with the core time of a batch that was not over (``begun_ns``, ``resumed_ns``). If the
+node was lost, what is used there from then on does not count, for it is repeated.
+Sessions that are opened there later count like any other. A node may be lost before the log has any session of the task there; then the
+task is placed anew without being displaced. Its session there is given up when another one, where the task is placed now, takes its place,
+whichever of the two facts the log gets first.
 
 So a stolen key charges for sessions that keys of the tenant could have had, and no more than the node could have delivered meanwhile. Of a
 node without a key nothing is checked: its bus does not authenticate its clients.
@@ -30,6 +33,8 @@ from bus_schemas.events import (
     Event,
     KeyIssued,
     KeyRevoked,
+    NodeLost,
+    NodeRecovered,
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
@@ -83,11 +88,14 @@ class _Chain(msgspec.Struct, array_like=True):
     """What was charged."""
     repeatable: Work = msgspec.field(default_factory=Work)
     """What may be repeated without a charge."""
+    begun_ns: int = 0
+    """The same of the first batch that is new: it had begun."""
 
-    def displace(self, session: str) -> None:
+    def displace(self, name: str, session: _Session) -> None:
         self.open -= 1
-        self.left[session] = None
-        self.repeatable = msgspec.structs.replace(self.done)
+        self.left[name] = None
+        self.begun_ns += session.begun_ns
+        self.repeatable = msgspec.structs.replace(self.done, core_ns=max(0, self.done.core_ns - self.begun_ns))
 
 
 class _Task(msgspec.Struct, array_like=True):
@@ -98,6 +106,10 @@ class _Task(msgspec.Struct, array_like=True):
     """Nodes that were lost when it was displaced, and where it was not placed again; with the time of that."""
     chains: dict[str, _Chain] = {}
     """By the name of their first session."""
+    placed: str = ""
+    """The node where it was placed last."""
+    replaced: dict[str, None] = {}
+    """Sessions whose place one on that node took."""
 
 
 class _Session(msgspec.Struct, array_like=True):
@@ -113,6 +125,8 @@ class _Session(msgspec.Struct, array_like=True):
     """Its task was displaced while the node was lost."""
     leaving: bool
     """It is being ended, because its task is to run elsewhere."""
+    begun_ns: int = 0
+    """Charged core time of a batch that is not over."""
 
 
 class _Lent(msgspec.Struct, array_like=True):
@@ -160,6 +174,8 @@ class Evidence(msgspec.Struct, array_like=True):
     devices: dict[str, dict[int, tuple[int, int]]] = {}
     #: By node and name.
     sessions: dict[str, dict[str, _Session]] = {}
+    #: Nodes that are lost.
+    away: dict[str, None] = {}
     #: By node and index of the device.
     lent: dict[str, dict[int, _Lent]] = {}
 
@@ -180,9 +196,15 @@ class Evidence(msgspec.Struct, array_like=True):
                 if event.task in self.tasks:
                     self.tasks[event.task].hosts[event.node] = None
                     self.tasks[event.task].given_up.pop(event.node, None)
+                    self.tasks[event.task].placed = event.node
             case TaskDisplaced():
                 self._displaced(event)
+            case NodeLost():
+                self.away[event.node] = None
+            case NodeRecovered():
+                self.away.pop(event.node, None)
             case NodeRegistered():
+                self.away.pop(event.node, None)
                 self.devices[event.node] = {
                     device.index: (min(device.cores, CORES_MAX), min(device.vram_bytes, DEVICE_BYTES_MAX))
                     for device in bounded(event, self.nodes.get(event.node, {}).values())[0].devices
@@ -221,13 +243,20 @@ class Evidence(msgspec.Struct, array_like=True):
         if known is None or not known.chain:
             return Work(usage.charged_core_ns, usage.instructions, usage.launches)
         chain = self.tasks[known.task].chains[known.chain]
+        known.begun_ns = usage.begun_ns
+        resumed_ns = min(chain.begun_ns, usage.resumed_ns)
+        chain.begun_ns -= resumed_ns
         free = chain.repeatable.take(Work(usage.displaced_ns, usage.displaced_instructions, usage.displaced_launches))
         counts = Work(
-            usage.core_ns - usage.recovered_ns - free.core_ns, usage.instructions - free.instructions, usage.launches - free.launches
+            usage.core_ns - usage.recovered_ns - free.core_ns - resumed_ns,
+            usage.instructions - free.instructions,
+            usage.launches - free.launches,
         )
         chain.done.add(counts)
         if usage.core_ns > usage.recovered_ns + usage.displaced_ns:
             chain.repeatable = Work()  # there is something new, so all is repeated that is to be
+        if usage.core_ns > usage.recovered_ns + usage.displaced_ns + usage.resumed_ns:
+            chain.begun_ns = 0
         counts.core_ns += usage.compile_ns
         return counts
 
@@ -247,7 +276,7 @@ class Evidence(msgspec.Struct, array_like=True):
                 continue
             session.given_up, session.leaving = event.lost, not event.lost
             if event.lost:
-                task.chains[session.chain].displace(name)
+                task.chains[session.chain].displace(name, session)
 
     def _closed(self, session: _Session, name: str) -> None:
         if not session.chain or session.given_up:
@@ -255,7 +284,7 @@ class Evidence(msgspec.Struct, array_like=True):
         task = self.tasks[session.task]
         chain = task.chains[session.chain]
         if session.leaving:
-            chain.displace(name)
+            chain.displace(name, session)
             return
         chain.open -= 1
         if not chain.open:
@@ -287,20 +316,33 @@ class Evidence(msgspec.Struct, array_like=True):
         return why
 
     def _session(self, event: SessionOpenedFact) -> _Session:
-        """One that begins to count. It is given up if it was opened before its task was displaced, and the fact of it came late; it leaves
-        if others of its task on the node do."""
+        """One that begins to count. It is given up if the fact of it came late: it was opened before its task was displaced, or another one
+        has taken its place elsewhere. It leaves if others of its task on the node do."""
         session = _Session(event.tenant, event.task, event.gpu, title_of(event.title), "", False, False)
         task = self._task(event.task, event.tenant)
         if task is None:
             return session
+        if event.replaces and event.node == task.placed:
+            task.replaced[event.replaces] = None
+            self._give_up(task, event.replaces)
         session.chain = self._chain_of(task, event) or event.session
         chain = task.chains.setdefault(session.chain, _Chain())
         chain.open += 1
         session.leaving = any(one.leaving and one.task == event.task for one in self.sessions[event.node].values())
-        if event.at_ns < task.given_up.get(event.node, 0):
+        replaced = event.session in task.replaced and event.node != task.placed
+        lost = event.node in self.away and event.node in task.given_up  # whatever the node's clock says
+        if replaced or lost or event.at_ns < task.given_up.get(event.node, 0):
             session.given_up = True
-            chain.displace(event.session)
+            chain.displace(event.session, session)
         return session
+
+    def _give_up(self, task: _Task, name: str) -> None:
+        """A session elsewhere does not count any more, for one where the task is placed now takes its place."""
+        for node in task.hosts:
+            known = self.sessions.get(node, {}).get(name) if node != task.placed else None
+            if known is not None and known.chain in task.chains and not (known.given_up or known.leaving):
+                known.given_up = True
+                task.chains[known.chain].displace(name, known)
 
     def _chain_of(self, task: _Task, event: SessionOpenedFact) -> str:
         """The chain of the session whose place this one takes; empty: there is none."""

@@ -155,9 +155,19 @@ class BillingView(msgspec.Struct):
             device.unaccounted.clear()
             self._doubt(fact.node, f"device {fact.gpu}", "its accounts do not follow its usage")
         # No meter says so; credits are given by grants.
-        repeated = (fact.recovered_ns, fact.displaced_ns, fact.displaced_instructions, fact.displaced_launches)
+        repeated = (
+            fact.recovered_ns,
+            fact.displaced_ns,
+            fact.displaced_instructions,
+            fact.displaced_launches,
+            fact.begun_ns,
+            fact.resumed_ns,
+        )
         others = (fact.instructions - fact.displaced_instructions, fact.launches - fact.displaced_launches)
-        if min(fact.core_ns - fact.recovered_ns - fact.displaced_ns, *repeated, *others, fact.byte_ms, fact.compile_ns) < 0:
+        if (
+            min(fact.core_ns - fact.recovered_ns - fact.displaced_ns - fact.resumed_ns, *repeated, *others, fact.byte_ms, fact.compile_ns)
+            < 0
+        ):
             self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} serial {fact.serial} is less than nothing")
             return
         why = self.evidence.refusal(fact, stored_ns)

@@ -121,6 +121,8 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
     device, so it is in no DeviceAccounted; ``recovered_ns``: of the core time, what repeated the work of a session whose memory the node
     had lost, and is not charged; ``displaced_ns``, ``displaced_instructions``, ``displaced_launches``: of the core time, instructions and
     launches, what the client says another node did before the task was displaced, and does not count as far as the log says so too.
+    ``begun_ns``: core time up to here of a batch of the session that is not over; ``resumed_ns``: of the core time, that of the first batch
+    that repeats none of another node, which may have begun there.
     (node, epoch, gpu, serial) identifies the event; a repetition is ignored."""
 
     node: Recorded
@@ -142,6 +144,8 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
     displaced_ns: int = 0
     displaced_instructions: int = 0
     displaced_launches: int = 0
+    begun_ns: int = 0
+    resumed_ns: int = 0
 
     @property
     def charged_core_ns(self) -> int:

@@ -414,12 +414,16 @@ class Session:
         """Until the next batch is within reach of the oldest without a Done: the node keeps answers for no longer than that. True: it will
         not be, for the node takes none of this session's batches now."""
         with self._state:
-            while self._sent and self._seq + 1 - min(self._sent) >= self._info.limits.outstanding_batches_max:
+            while not self._in_reach(self._seq + 1):
                 if self._halt:
                     return True
                 self._state.wait(1.0)
                 self._raise_fault()
         return False
+
+    def _in_reach(self, seq: int) -> bool:
+        """Whether the node still keeps the answer of the oldest batch without a Done when batch ``seq`` is executed."""
+        return not self._sent or seq - min(self._sent) < self._info.limits.outstanding_batches_max
 
     def _upload(self, uploads: Sequence[tuple[int, memoryview]]) -> tuple[Upload, ...]:
         """Small ones inline, the rest as chunks that are on the node when this returns."""
@@ -540,7 +544,7 @@ class Session:
         """(any thread) The node no longer holds the memory of this session, or does not answer and its task is placed elsewhere, or is to
         be (``displaced``): it is built again, or over."""
         with self._state:
-            if self._fault is not None or self._rebuild.lost == session or self._info.session != session:
+            if self._left or self._fault is not None or self._rebuild.lost == session or self._info.session != session:
                 return  # over, or known
             self._rebuild.lost, self._rebuild.displaced = session, displaced
             self._state.notify_all()
@@ -685,7 +689,7 @@ class Session:
         """Send one batch to the new session, once there is room; False: that is lost as well."""
         session = self._info.session
         with self._state:
-            while len(self._sent) >= self._info.limits.outstanding_batches_max and self._rebuild.lost != session:
+            while not self._in_reach(sent.seq) and self._rebuild.lost != session:
                 self._state.wait(1.0)
                 self._raise_fault()
         try:

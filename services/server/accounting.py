@@ -77,9 +77,10 @@ class Accounting:
         books yet, entered now."""
         now_ns = time.monotonic_ns()
         last = self._facts.progress.get(self._gpu)
+        served = bool(records or attached.results)  # by an earlier server; else the executor is new
         if self.meter is None:
             same_boot = last is not None and last.boot == self._boot and last.accounted_ns <= now_ns
-            begins_ns = last.accounted_ns if last is not None and same_boot and records else now_ns
+            begins_ns = last.accounted_ns if last is not None and same_boot and served else now_ns
             self.meter = Meter(self._node, self._facts.epoch, self._gpu, attached.cores, begins_ns, time.time_ns() - time.monotonic_ns())
             for account in last.accounts if last is not None else ():
                 self.meter.open(account)
@@ -89,7 +90,7 @@ class Accounting:
         for session, record in records.items():
             if session not in self.meter.accounts:
                 self.meter.open(_account(record))
-        known = last.report if last is not None and records and last.executor == attached.pid else 0  # pids are given again
+        known = last.report if last is not None and served and last.executor == attached.pid else 0  # pids are given again
         self._executor = attached.pid
         self._report = known
         fresh = [result for result in attached.results if result.index > known]
@@ -160,6 +161,7 @@ class Accounting:
             resident_bytes=done.resident_bytes,
             others=done.others,
             repeats=repeats,
+            resumes=account is not None and done.seq == account.replayed + 1,
         )
 
     def compiled(self, report: Compiled) -> None:
@@ -179,12 +181,12 @@ class Accounting:
         assert self.meter is not None
         self.meter.released(closed.session, closed.others, closed.at_ns)
 
-    def lost(self, session: str, at_ns: int) -> int:
-        """The executor ended, and a session's memory with it; the core time that another one in its place may repeat without a charge."""
+    def lost(self, session: str, at_ns: int) -> Account:
+        """The executor ended, and a session's memory with it; its totals."""
         assert self.meter is not None
         self.meter.resident(session, 0, at_ns)
         self.settle(in_flight=False)
-        return recoverable_ns(self.meter.accounts[session])
+        return self.meter.accounts[session]
 
     def closed(
         self, session: str, launch_digest: str, reason: str, failed: bool, outcome: Outcome | None = None, *, in_flight: bool
@@ -266,6 +268,8 @@ def _account(record: SessionRecord) -> Account:
         recover_ns=record.recover_ns,
         recover_ns_max=record.recover_ns,
         elsewhere=record.elsewhere,
+        resume_ns=record.begun_ns,
+        resume_ns_max=record.begun_ns,
     )
 
 

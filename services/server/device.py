@@ -163,8 +163,9 @@ class Device:
                 principal=account.principal,
                 replayed=account.replayed,
                 elsewhere=account.elsewhere,
+                begun_ns=account.resume_ns_max,
             )
-            self._lose(Session(record, account.seq_done, reason=_NODE_RESTARTED), recoverable_ns(account), now_ns)
+            self._lose(Session(record, account.seq_done, reason=_NODE_RESTARTED), account, now_ns)
         self._accounting.lost_accounts.clear()
 
     def announce(self) -> None:
@@ -245,8 +246,8 @@ class Device:
         self._accounting.opened(record, in_flight=self._dispatch.state.in_flight > 0)
         self._note()
 
-    def _lose(self, session: Session, recover_ns: int, now_ns: int) -> None:
-        session.lost_ns, session.recover_ns = now_ns, recover_ns
+    def _lose(self, session: Session, account: Account, now_ns: int) -> None:
+        session.lost_ns, session.recover_ns, session.begun_ns = now_ns, recoverable_ns(account), account.begun_ns
         self.put_back(session)
 
     def claim_lost(self, name: str, terms: TaskTerms, principal: str) -> Session | None:

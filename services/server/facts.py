@@ -223,6 +223,19 @@ class FactLog:
         self._after_sync.append(then)
         self._wake.set()
 
+    async def durable(self) -> bool:
+        """Wait until everything noted so far is on disk; False when the journal has failed."""
+        synced = asyncio.Event()
+        self._after_sync.append(synced.set)
+        self._wake.set()
+        waiting = [asyncio.ensure_future(event.wait()) for event in (synced, self.failed)]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waiting:
+                one.cancel()
+        return not self.failed.is_set()
+
     @property
     def waiting(self) -> int:
         """Messages that the log has not acknowledged."""

@@ -68,6 +68,12 @@ class Account(msgspec.Struct, array_like=True):
     displaced_instructions: int = 0
     displaced_launches: int = 0
     """What these used, of the totals."""
+    begun_ns: int = 0
+    """Core time, of the totals, of the slices of the batch after ``seq_done``, which is not over."""
+    resume_ns: int = 0
+    """Core time that the batch after ``replayed`` may still repeat without a charge, for slices of it were charged before."""
+    resume_ns_max: int = 0
+    """The same when the session was opened."""
 
 
 @dataclass(slots=True)
@@ -79,6 +85,8 @@ class _Launch:
     instructions: int
     launches: int
     repeats: bool
+    repeated_ns: int
+    resumes: bool
 
 
 @dataclass(slots=True)
@@ -91,6 +99,7 @@ class _Use:
     launches: int = 0
     compile_ns: int = 0
     repeated_ns: int = 0
+    resumed_ns: int = 0
     repeated_instructions: int = 0
     repeated_launches: int = 0
 
@@ -161,10 +170,11 @@ class Meter:
         resident_bytes: int,
         others: Sequence[tuple[str, int]] = (),
         repeats: bool = False,
+        resumes: bool = False,
     ) -> None:
         """The executor worked on a batch over [begin, finish), its launch over [start, end) within; reported in order of time.
         ``resident_bytes``: what the session is charged for from ``finish_ns`` on; ``others``: the same of others for which that changed.
-        ``repeats``: a lost session did the same before."""
+        ``repeats``: a lost session did the same before. ``resumes``: it had begun the same batch."""
         begin_ns = max(begin_ns, self.finish_ns, self.accounted_ns)
         start_ns = max(start_ns, begin_ns)
         end_ns = max(end_ns, start_ns)
@@ -176,11 +186,19 @@ class Meter:
         if session in self.accounts:
             core_ns = min(core_ns, (end_ns - start_ns) * self.cores)
             if launches or core_ns:  # all but a batch's last slice are no launch of their own
-                self._launches.append(_Launch(session, start_ns, end_ns, core_ns, instructions, launches, repeats))
+                repeated_ns = core_ns if repeats else self._resumed(self.accounts[session], core_ns) if resumes else 0
+                self._launches.append(_Launch(session, start_ns, end_ns, core_ns, instructions, launches, repeats, repeated_ns, resumes))
             self.resident(session, resident_bytes, finish_ns)
         for other, nbytes in others:
             self.resident(other, nbytes, finish_ns)
         self.finish_ns = finish_ns
+
+    @staticmethod
+    def _resumed(account: Account, core_ns: int) -> int:
+        """How much of a slice repeats slices that were charged before."""
+        repeated_ns = min(core_ns, account.resume_ns)
+        account.resume_ns -= repeated_ns
+        return repeated_ns
 
     def cut(self, until_ns: int, *, whole: bool = True) -> list[Event]:
         """The facts of [accounted, until): per interval its UsageRecorded, then the DeviceAccounted that names them. ``until_ns`` must not
@@ -257,9 +275,14 @@ class Meter:
                     use.launches += launch.launches
             else:
                 part = launch.core_ns * (to_ns - launch.start_ns) // (launch.end_ns - launch.start_ns)
-                rest.append(replace(launch, start_ns=to_ns, core_ns=launch.core_ns - part))
+                left_ns = launch.repeated_ns - min(part, launch.repeated_ns)
+                rest.append(replace(launch, start_ns=to_ns, core_ns=launch.core_ns - part, repeated_ns=left_ns))
             use.core_ns += part
-            use.repeated_ns += part if launch.repeats else 0
+            use.repeated_ns += min(part, launch.repeated_ns)
+            account = self.accounts.get(launch.session)
+            if account is not None and not launch.repeats:
+                account.begun_ns = 0 if launch.launches and launch.end_ns <= to_ns else account.begun_ns + part
+                use.resumed_ns += max(0, part - launch.repeated_ns) if launch.resumes and account.elsewhere else 0
             charged += part
         self._launches = rest
         return charged, launch_ns
@@ -329,7 +352,14 @@ class Meter:
             displaced_ns=displaced_ns,
             displaced_instructions=displaced_instructions,
             displaced_launches=displaced_launches,
+            begun_ns=_begun_ns(account),
+            resumed_ns=use.resumed_ns,
         )
+
+
+def _begun_ns(account: Account) -> int:
+    """Core time of the batch that is not over, with what a lost session was charged for it."""
+    return max(account.begun_ns, account.resume_ns_max if account.seq_done <= account.replayed else 0)
 
 
 def _repeated(account: Account, use: _Use) -> tuple[int, int, int, int]:

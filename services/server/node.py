@@ -146,7 +146,7 @@ class Node:
         await self._overcommit.stop()
         await self._principals.stop()
         await self._money.stop()
-        kept = sum(len(device.sessions) for device in self._devices) if self._settings.keep_sessions else 0
+        kept = sum(len(device.sessions) + len(device.lost) for device in self._devices) if self._settings.keep_sessions else 0
         if kept:
             self._log.info("sessions are left to the next server", sessions=kept, within_s=self._settings.orphan_s)
             for device in self._devices:
@@ -163,7 +163,7 @@ class Node:
     async def _leave(self) -> None:
         """Wait until no session of a task is left, for the time of grace at most."""
         grace_s = self._settings.stop_grace_s
-        if not grace_s or not self._bus.connected or not self._of_tasks():
+        if not grace_s or not self._bus.connected or self._facts.failed.is_set() or not self._of_tasks():
             return
         now_ns = time.time_ns()
         self._log.info("tasks are to continue elsewhere", sessions=self._of_tasks(), within_s=grace_s)
@@ -266,6 +266,7 @@ class Node:
         gpu = request.gpus[0] if request.gpus else 0
         device = self._devices[gpu]
         replaced = device.claim_lost(request.replaces, request.terms, principal)
+        unanswered = device.lost.pop(request.session, None)  # the session goes on under the same name, in log and books
         record = SessionRecord(
             session=request.session,
             terms=request.terms,
@@ -277,21 +278,23 @@ class Node:
             vram_wait_ms=request.vram_wait_ms,
             principal=principal,
             traceparent=request.traceparent if parse_traceparent(request.traceparent) is not None else "",
-            replayed=_replayed(replaced, request),
-            recover_ns=replaced.recover_ns if replaced is not None else 0,
-            elsewhere=_elsewhere(replaced, request),
             replaces=request.replaces,
+            **(_repeats(replaced, request) if unanswered is None else _same_repeats(unanswered)),
         )
         self._opens.opened(request.tenant, principal, time.monotonic_ns())
         try:
             await device.open(record)
         except (StartError, OpenRefused) as error:
-            if replaced is not None:
-                device.put_back(replaced)
+            for back in (replaced, unanswered):
+                if back is not None:
+                    device.put_back(back)
             fault = error.fault if isinstance(error, OpenRefused) else Fault(faults.NODE_FAULT, str(error), fatal=False)
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=fault))
         if replaced is not None:
             device.end_lost(replaced)
+        if not await self._facts.durable():  # else the next server would not know a session that its client does
+            text = "the node's journal cannot be written; it is being restarted; try again"
+            return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, text, fatal=False)))
         self._log.info("session opened", **record.about, gpu=gpu, priority=record.terms.priority)
         opened = self._find(request.session)
         return _encode(self._opened(opened[1].record if opened is not None else record))
@@ -346,6 +349,9 @@ class Node:
             known = self._find(request.session, principal)
             same = record.terms.tenant == request.tenant and record.principal == principal and (known is None or known[1].closing is None)
             return None if same else Fault(faults.SESSION_TAKEN, f"session {request.session} exists already")
+        lost = self._devices[gpu].lost.get(request.session)
+        if lost is not None and not _unanswered(lost, request, principal):
+            return Fault(faults.SESSION_TAKEN, f"session {request.session} exists already, and its memory is lost")
         fault = self._allowances.ceiling_fault(request.tenant, request.priority) or self._quota_fault(request.tenant, principal)
         if fault is not None:
             return fault
@@ -590,11 +596,41 @@ def _private(folder: Path) -> Path:
     return folder
 
 
+def _unanswered(lost: Session, request: OpenSession, principal: str) -> bool:
+    """Whether a lost session has the name of this request because its client repeats the request, having had no answer: it ran no batch."""
+    return (lost.record.principal, lost.record.terms.tenant, lost.seq_done) == (principal, request.tenant, 0)
+
+
+def _repeats(lost: Session | None, request: OpenSession) -> dict[str, Any]:
+    """Fields of the record of a session: what it repeats of the one whose place it takes."""
+    return {
+        "replayed": _replayed(lost, request),
+        "recover_ns": lost.recover_ns if lost is not None else 0,
+        "elsewhere": _elsewhere(lost, request),
+        "begun_ns": _begun_ns(lost),
+    }
+
+
+def _same_repeats(unanswered: Session) -> dict[str, Any]:
+    """The same of one that was opened before under its name, and ended the one whose place it takes."""
+    record = unanswered.record
+    return {"replayed": record.replayed, "recover_ns": unanswered.recover_ns, "elsewhere": record.elsewhere, "begun_ns": record.begun_ns}
+
+
 def _replayed(lost: Session | None, request: OpenSession) -> int:
     """The last batch of the new session that repeats one of the lost one."""
     if lost is not None:
         return max(lost.seq_done, lost.record.replayed) - max(0, request.skips)
     return request.repeats if _elsewhere(lost, request) else 0
+
+
+def _begun_ns(lost: Session | None) -> int:
+    """Core time that was charged for slices of the first batch that does not repeat one of the lost session: of that one's own, and of the
+    session's whose place that one took, if it was not beyond it."""
+    if lost is None:
+        return 0
+    own_ns = lost.begun_ns if lost.seq_done >= lost.record.replayed else 0
+    return max(own_ns, lost.record.begun_ns if lost.seq_done <= lost.record.replayed else 0)
 
 
 def _elsewhere(lost: Session | None, request: OpenSession) -> bool:

@@ -58,6 +58,8 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     elsewhere: bool = False
     #: The session whose place it takes; empty: none.
     replaces: str = ""
+    #: Core time of the batch after ``replayed`` that is not charged: a lost session had begun it.
+    begun_ns: int = 0
 
     @property
     def code_domain(self) -> str:
@@ -153,6 +155,8 @@ class Session:
     lost_ns: int = 0
     #: Core time that is not charged to the session that takes its place.
     recover_ns: int = 0
+    #: Core time of the slices of the batch after ``seq_done``, which was not over.
+    begun_ns: int = 0
 
     @property
     def swapped_bytes(self) -> int:

@@ -17,6 +17,7 @@ from typing import Final
 
 from tests.simulation.node.canaries import CANARIES, caught_by
 from tests.simulation.node.run import Failure, simulate
+from tests.support.sections import write_section
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 _BLOCK: Final = 50
@@ -61,8 +62,6 @@ def _report(counts: Counter[str], widest: float, caught: list[tuple[str, str, in
     ]
     rows = order + sorted(name for name in counts if name not in order)
     lines = [
-        "# Simulation of a whole node",
-        "",
         "Written by `make simulate` (`python -m tests.simulation.node --seeds N`). Both cores of a node, driven as the shells drive",
         "them, in virtual time; every decision is judged by models that share no code with the cores. A seed and a commit",
         f"reproduce a run. Commit {commit}, {seconds:.0f} s with two processes. Every invariant held in every seed.",
@@ -77,7 +76,7 @@ def _report(counts: Counter[str], widest: float, caught: list[tuple[str, str, in
         "",
         f"The pair of sessions that came closest to its fairness bound used {100 * widest:.0f} % of it.",
         "",
-        "## Bugs it was given",
+        "### Bugs it was given",
         "",
         "| bug | caught at seed |",
         "|---|---|",
@@ -117,7 +116,7 @@ def main() -> int:
     text = _report(counts, widest, caught, time.monotonic() - began, commit or "unknown")
     print(text)
     if not options.dry:
-        (ROOT / "docs" / "simulation.md").write_text(text)
+        write_section(ROOT / "docs" / "simulation.md", "node", text)
     return 0
 
 

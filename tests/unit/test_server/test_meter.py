@@ -94,6 +94,20 @@ def test_repeated_work_that_spans_intervals_is_recovered_in_each() -> None:
     ]
 
 
+def test_slices_that_a_lost_session_was_charged_for_are_recovered_and_their_batch_counts() -> None:
+    """Over two intervals: the batch is new, but three seconds of its core time are not."""
+    m = meter()
+    m.open(Account("again", "tenant", "task", 0, recover_ns=5 * SECOND, resume_ns=3 * SECOND, resume_ns_max=3 * SECOND))
+    m.work(
+        "again", begin_ns=0, start_ns=0, end_ns=2 * SECOND, finish_ns=2 * SECOND, core_ns=4 * SECOND, instructions=7, launches=1,
+        resident_bytes=0, resumes=True,
+    )  # fmt: skip
+    assert [(event.core_ns, event.recovered_ns, event.launches) for event in usage(m.cut(2 * SECOND))] == [
+        (2 * SECOND, 2 * SECOND, 0),
+        (2 * SECOND, SECOND, 1),
+    ]
+
+
 @pytest.mark.parametrize(
     ("elsewhere", "recover_ns", "recovered_ns", "displaced", "counted"),
     [
