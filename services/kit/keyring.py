@@ -216,9 +216,7 @@ class Keyring:
         _note_keys(folder / CONTROLLER / "nodes.json", keys)
         for part in {**names, "watch": (), RUNNER: ()}:
             write_atomically(folder / part / "ca.pem", authority.certificate_file.read_bytes())
-        at = bus_at or str(folder / "bus")
-        write_private(folder / "bus" / "security.conf", ring._bus_config(at).encode())
-        write_private(folder / "bus" / "routes.conf", _routes_config(at).encode())
+        ring.configure_bus(bus_at or str(folder / "bus"))
         return ring
 
     @property
@@ -248,12 +246,25 @@ class Keyring:
             out[NODES_VARIABLE] = str(own / "nodes.json")
         return out
 
+    def configure_bus(self, at: str = "") -> None:
+        """Write what nats-server includes. ``at``: where the bus finds its folder; empty: as before."""
+        own = self.folder / "bus" / "security.conf"
+        at = at or str(json.loads(own.read_text().partition("cert_file: ")[2].partition("\n")[0])).removesuffix("/cert.pem")
+        write_private(own.with_name("routes.conf"), _routes_config(at).encode())
+        write_private(own, self._bus_config(at).encode())
+
     def _bus_config(self, at: str) -> str:
-        """Configuration that nats-server includes: service users by their public keys; the auth callout decides about other clients."""
-        public = {name: nats_jwt.public_key((self.folder / name / "nats.nk").read_text()) for name in _SERVICES}
-        guard = nats_jwt.public_key((self.folder / CONTROLLER / "guard.nk").read_text())
-        issuer = nats_jwt.public_key((self.folder / CONTROLLER / "issuer.nk").read_text())
-        users = ",\n      ".join(f"{{ nkey: {public[name]}, permissions: {_permissions(of_service(name))} }}" for name in _SERVICES)
+        """Configuration that nats-server includes: service users by their public keys; the auth callout decides about other clients.
+
+        NATS does not reload ``auth_callout``. So it names only keys in use, and by ``allowed_accounts`` no account of these users: a
+        connection that signs as one of them is admitted without a callout, and users are added and removed by a reload."""
+        users = ",\n      ".join(
+            f"{{ nkey: {key}, permissions: {_permissions(of_service(name))} }}"
+            for name in _SERVICES
+            for key in self._public_keys(f"{name}/nats.nk")
+        )
+        guards = self._public_keys(f"{CONTROLLER}/guard.nk")
+        issuer, *_ = self._public_keys(f"{CONTROLLER}/issuer.nk")
         return f"""# Made by services/kit/keyring.py. Public keys only; what may be said with them: services/kit/bus_permissions.py.
 tls {{
   cert_file: {json.dumps(at + "/cert.pem")}
@@ -269,7 +280,8 @@ accounts {{
       {users}
     ]
   }}
-  SYS {{ users: [ {{ nkey: {guard} }} ] }}
+  SYS {{ users: [ {", ".join(f"{{ nkey: {guard} }}" for guard in guards)} ] }}
+  KEYS {{ }}   # no user is in it
 }}
 system_account: SYS
 authorization {{
@@ -277,10 +289,18 @@ authorization {{
   auth_callout {{
     issuer: {issuer}
     account: SYS
-    auth_users: [ {", ".join([*public.values(), guard])} ]
+    auth_users: [ {guards[0]} ]
+    allowed_accounts: [ KEYS ]
   }}
 }}
 """
+
+    def _public_keys(self, file: str) -> list[str]:
+        """Of the seeds in a file of the keyring. Raises SettingError."""
+        try:
+            return [nats_jwt.public_key(seed) for seed in nats_jwt.read_seeds(self.folder / file)]
+        except (OSError, ValueError) as error:
+            raise SettingError(f"{file}: {error}") from None
 
 
 def _routes_config(at: str) -> str:

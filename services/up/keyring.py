@@ -2,7 +2,7 @@
 
 WOOLY_HOSTS: names and addresses that clients call this machine by, separated by commas (beside those of the compose network).
 
-``python -P -m services.up.keyring FOLDER add|use|retire seal|ca``: one step of the rotation of a key, while the services run.
+``python -P -m services.up.keyring FOLDER add|use|retire seal|ca|bus``: one step of the rotation of a key, while the services run.
 WOOLY_NATS_URL: the bus, which ``retire seal`` asks for the end of the log.
 """
 

@@ -111,6 +111,25 @@ class TestPublish:
 
         run(body())
 
+    def test_a_conditional_write_whose_acknowledgement_is_lost_is_no_conflict(self, nats: NatsServer) -> None:
+        """nats-server checks conditions before it recognises a repeat."""
+
+        async def body() -> None:
+            bus = await ready(nats)
+            subject, inbox = subjects.event_subject("task", "t"), bus._ack_inbox
+            bus._ack_inbox = "_INBOX.lost"  # nothing listens there
+            writing = asyncio.create_task(bus.publish_acked(subject, b"\x90", expect_last_on_subject=0))
+            await until_async(lambda: stored(bus), "the message is stored")
+            bus._ack_inbox = inbox
+            assert await writing == 1
+            assert await bus.last_position(subjects.EVENTS_STREAM) == 1
+            await bus.close()
+
+        async def stored(bus: Bus) -> bool:
+            return await bus.last_position(subjects.EVENTS_STREAM) == 1
+
+        run(body())
+
     def test_conditions(self, nats: NatsServer) -> None:
         """Two writers on one state: the one that saw the older log gets a Conflict."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -22,8 +22,8 @@ class BusCredentials:
     principal: str = LOCAL
     #: secret part of the API key; empty without one
     secret: str = field(default="", repr=False)
-    #: seed of a service user that the bus configuration lists; used instead of a key
-    nkey_seed: str = field(default="", repr=False)
+    #: the seed, at this moment, of a service user that the bus configuration lists; used instead of a key
+    nkey_seed: Callable[[], str] | None = field(default=None, repr=False)
     #: None: plain text
     tls: ssl.SSLContext | None = None
 
@@ -31,8 +31,8 @@ class BusCredentials:
         """For ``nats.aio.client.Client.connect``. The TLS handshake comes before any protocol message, so a man in the middle cannot
         downgrade the connection."""
         out: dict[str, Any] = {}
-        if self.nkey_seed:
-            out["nkeys_seed_str"] = self.nkey_seed
+        if self.nkey_seed is not None:
+            out["nkeys_seed_str"] = self.nkey_seed()
         elif self.secret:
             out.update(user=self.principal, password=self.secret)
         if self.tls is not None:

@@ -141,13 +141,16 @@ class BusThread:
             await self._nc.publish(subject, data, headers={"Nats-Msg-Id": message_id})
 
     async def subscribe(self, subject: str, handler: Callable[[bytes], None]) -> None:
-        """Call ``handler(data)`` for every message."""
+        """Call ``handler(data)`` for every message. Returns once the bus knows; nats-py waits in vain for a confirmation that a broken
+        connection has lost, so it is asked for again."""
 
         async def on_message(message: Msg) -> None:
             handler(message.data)
 
         await self._nc.subscribe(subject, cb=on_message)
-        await self._nc.flush(timeout=5)
+        while True:
+            with contextlib.suppress(nats.errors.TimeoutError):
+                return await self._nc.flush(timeout=1)
 
     async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
         """One answer. Raises NoAnswer."""

@@ -95,6 +95,8 @@ _FOR_EVER: Final = -1
 _WRONG: Final = "the key is not valid"
 _WRONG_PASSWORD: Final = "user or password is not valid"
 
+_PATIENCE_S: Final = 5.0
+_POLL_S: Final = 0.02
 _THREADS: Final = 2
 _PASSWORDS: Final = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 _SECRETS: Final = PasswordHasher(time_cost=1, memory_cost=8_192, parallelism=1)
@@ -171,6 +173,13 @@ class Checker:
     async def hash_password(self, password: str) -> str:
         """The argon2id hash that ``password`` checks against. Raises QuotaReached."""
         return await self.hasher.hash_password(_one_spelling(password))
+
+    async def log_followed(self) -> None:
+        """Return once the log is followed, so that a restart of the bus delays requests and refuses none; after ``_PATIENCE_S`` in any
+        case."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not self._follows_log() and time.monotonic() < deadline:  # noqa: ASYNC110  # connections to the bus have no event
+            await asyncio.sleep(_POLL_S)
 
     def require_log(self) -> None:
         """Raises Unsure."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -15,6 +16,7 @@ from services.kit import rotation
 from services.kit.credentials import Credentials
 from services.kit.errors import SettingError
 from services.kit.keyring import Keyring
+from services.kit.nats_jwt import public_key, read_keys
 from services.kit.seal import HEADER, NAME_HEADER, Seal
 from services.kit.tls import client_context, server_context
 
@@ -76,6 +78,33 @@ def test_steps_out_of_order_are_refused(ring: Keyring, kind: str) -> None:
     rotation.use(ring.folder, kind)
     with pytest.raises(SettingError, match="is under way"):
         rotation.add(ring.folder, kind)
+
+
+def test_the_users_of_the_bus_and_the_issuer_of_its_callout(ring: Keyring) -> None:
+    """NATS reloads users, and nothing of the callout: only ``use`` changes that."""
+    seed = Credentials.from_environment(ring.environment("billing"), "tls://127.0.0.1:1").nkey_seed
+    assert seed is not None
+    old, (users, callout) = seed(), bus_config(ring)
+    rotation.add(ring.folder, "bus")
+    assert seed() == old
+    more, same = bus_config(ring)
+    assert same == callout and len(more) == 8 and set(users) < set(more)
+    rotation.use(ring.folder, "bus")
+    assert seed() != old
+    assert set(bus_config(ring)[0]) == set(more) and bus_config(ring)[1] != callout
+    issuers = read_keys(ring.folder / "controller" / "issuer.nk")
+    assert [key in bus_config(ring)[1] for key in issuers] == [True, False]
+    used = bus_config(ring)[1]
+    rotation.retire(ring.folder, "bus", 0)
+    assert set(bus_config(ring)[0]) == set(more) - set(users) and bus_config(ring)[1] == used
+    assert public_key(old) in users and public_key(seed()) in bus_config(ring)[0]
+    assert "/ring/bus/cert.pem" in (ring.folder / "bus" / "security.conf").read_text()
+
+
+def bus_config(ring: Keyring) -> tuple[list[str], str]:
+    """Public keys of the users, and the callout, as the bus's configuration has them."""
+    accounts, callout = (ring.folder / "bus" / "security.conf").read_text().split("system_account")
+    return re.findall(r"nkey: (U[A-Z0-9]{55})", accounts), callout
 
 
 def connects(server: ssl.SSLContext, client: ssl.SSLContext) -> bool:
