@@ -14,7 +14,6 @@ each server with the issuer that it asks for, so they restart one after another.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -82,7 +81,9 @@ def use(folder: Path, kind: str) -> None:
     authority = Authority.load_or_make(folder / "ca")
     # The controller last: when its certificate has changed, it has the bus read its own again.
     for names in sorted(folder.glob("**/names.json"), key=lambda path: (path.parent.name == CONTROLLER, path)):
-        authority.issue(names.parent, json.loads(names.read_text()))
+        if names.parent.name == CONTROLLER:
+            Keyring(folder).configure_bus()
+        authority.renew(names.parent)
 
 
 def retire(folder: Path, kind: str, last: int) -> None:
@@ -104,6 +105,8 @@ def retire(folder: Path, kind: str, last: int) -> None:
     if _next(folder).exists() or len(x509.load_pem_x509_certificates(authority.certificate_file.read_bytes())) < 2:
         raise SettingError(_nothing_old(kind))
     _write_bundle(folder, authority.certificate.public_bytes(serialization.Encoding.PEM))
+    Keyring(folder).configure_bus(alone=True)
+    _have_bus_read(folder)
 
 
 def describe(folder: Path, kind: str) -> list[str]:
@@ -151,8 +154,12 @@ def _write_lines(folder: Path, files: Mapping[str, Sequence[str]]) -> None:
     for name, lines in files.items():
         write_private(folder / name, "\n".join(lines).encode())
     Keyring(folder).configure_bus()
-    # Once more, and last: when it was replaced, the controller has the bus read its configuration again.
-    write_private(folder / _GUARD, "\n".join(files[_GUARD]).encode())
+    _have_bus_read(folder)
+
+
+def _have_bus_read(folder: Path) -> None:
+    """When this file was replaced, the controller has the bus read its configuration again."""
+    write_private(folder / _GUARD, (folder / _GUARD).read_bytes())
 
 
 def _write_bundle(folder: Path, bundle: bytes) -> None:

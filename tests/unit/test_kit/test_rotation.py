@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -11,6 +12,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from services.kit import rotation
 from services.kit.credentials import Credentials
@@ -149,6 +153,34 @@ def test_the_authority(ring: Keyring, tmp_path: Path) -> None:
     assert not connects(node, unaware), "its certificate is of the new authority"
     rotation.retire(ring.folder, "ca", 0)
     assert connects(node, client) and connects(billing, client) and not connects(thief, client)
+
+
+def test_certificates_keep_their_names_and_uses_and_the_bus_accepts_routes_of_its_own_alone(ring: Keyring) -> None:
+    def uses() -> dict[str, tuple[list[str], bool]]:
+        found = {}
+        for part in NAMES:
+            certificate = x509.load_pem_x509_certificate((ring.folder / part / "cert.pem").read_bytes())
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            found[part] = (sorted(str(name.value) for name in names), ExtendedKeyUsageOID.CLIENT_AUTH in usage)
+        return found
+
+    def pins() -> list[str]:
+        return re.findall(r"[0-9a-f]{64}", (ring.folder / "bus" / "routes.conf").read_text())
+
+    def own() -> str:
+        key = x509.load_pem_x509_certificate((ring.folder / "bus" / "cert.pem").read_bytes()).public_key()
+        return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
+    before, first = uses(), own()
+    assert before["bus"] == (["127.0.0.1", "localhost"], True) and before["billing"][1] is False
+    assert pins() == [first]
+    rotation.add(ring.folder, "ca")
+    rotation.use(ring.folder, "ca")
+    assert uses() == before
+    assert pins() == [own(), first] and own() != first
+    rotation.retire(ring.folder, "ca", 0)
+    assert pins() == [own()]
 
 
 def test_certificates_are_renewed_under_the_same_authority(ring: Keyring) -> None:
