@@ -64,7 +64,7 @@ _ASK_AGAIN_S: Final = 2.5
 _SLOW_S: Final = 6.25
 """The same from the fourth time on, for calls that are slow themselves."""
 _CONNECT_S: Final = 8.0
-_CORRECTED: Final = ("subjects", "no_ack")
+_CORRECTED: Final = ("subjects", "no_ack", "max_msgs_per_subject")
 """Options of a stream that are corrected if an older version created it with others."""
 _SERVER_LOST_S: Final = 3.0
 """When the bus has not said anything about a stream for so long, it is asked whether the stream's server is lost."""

@@ -30,6 +30,7 @@ FACTS: tuple[TenantChanged | UserChanged | KeyIssued, ...] = (
     KeyIssued(5, "k2", "acme", "", "service", "$argon2id$", title="Acme's robot"),
     KeyIssued(6, "k3", "", "", "node", "$argon2id$", title="rack-7", node="rack-7"),
 )
+OWNERS = ("tenant.acme", "user.anna", "user.bert")
 NAMES = (b"Acme", b"Anna", b"example.org", b"4711", b"Bert", b"notebook", b"robot")
 
 
@@ -106,6 +107,39 @@ def test_erased_names_are_nowhere_and_the_log_is_as_it_was(tmp_path: Path) -> No
 
     folder = tmp_path / "nats"
     nats = NatsServer(folder, sync_always=True)
+    nats.start()
+    try:
+        asyncio.run(whole())
+    finally:
+        nats.stop()
+
+
+def test_personal_keys_outlive_the_key_that_wraps_them(tmp_path: Path) -> None:
+    async def whole() -> None:
+        async with controller(nats.url) as (writer, projection):
+            await write(writer, projection, *FACTS)
+            before = await keys(projection.bus)
+        bus = await connect(nats.url, name="controller")
+        async with PersonalKeys(bus, FileKeyWrap(b"n" * 32, b"k" * 32)), PersonalKeys(bus, FileKeyWrap(b"n" * 32, b"k" * 32)):
+            pass
+        after = await keys(bus)
+        assert after.keys() == before.keys() and not set(after.values()) & set(before.values())
+        for data in before.values():
+            assert not await asyncio.to_thread(on_disk, tmp_path / "nats", data), "the bus overwrote it"
+        with pytest.raises(StartError, match="WOOLY_AT_REST_KEY_FILE"):
+            await PersonalKeys(bus, WRAP).__aenter__()
+        async with PersonalKeys(bus, FileKeyWrap(b"n" * 32)) as personal:
+            sealed = await personal.sealed(FACTS)
+            assert [personal.opened(fact) for fact in sealed] == list(FACTS)  # type: ignore[type-var]  # facts of access alone
+            assert await keys(bus) == after, "nothing is left to wrap again"
+        assert not [name for name in NAMES if name in b"".join(await stored(bus))]
+        await bus.close()
+
+    async def keys(bus: Bus) -> dict[str, bytes]:
+        found = [await bus.message("KV_wooly_personal", last_by_subj=f"$KV.wooly_personal.{owner}") for owner in OWNERS]
+        return {owner: message[1] for owner, message in zip(OWNERS, found, strict=True) if message is not None}
+
+    nats = NatsServer(tmp_path / "nats", sync_always=True)
     nats.start()
     try:
         asyncio.run(whole())
