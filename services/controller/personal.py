@@ -191,7 +191,7 @@ class PersonalKeys:
 
 
 def _fields(fact: _Personal) -> tuple[str, ...]:
-    return ("title", "oidc_name", "oidc_subject") if isinstance(fact, UserChanged) else ("title",)
+    return ("title", "oidc_name", "oidc_subject", "totp") if isinstance(fact, UserChanged) else ("title",)
 
 
 def _owner(fact: _Personal) -> str:

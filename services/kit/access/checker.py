@@ -18,7 +18,7 @@ import contextlib
 import ipaddress
 import time
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
@@ -28,7 +28,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from bus_schemas.quotas import QUOTAS, Excess, Rate
 from scheduler.buckets import Buckets, excess_of
-from services.kit.access.errors import Unauthenticated, Unsure
+from services.kit.access.errors import CodeNeeded, Unauthenticated, Unsure
 from services.kit.access.refusals import FAILED, Refusal, Refusals
 from services.kit.access.rules import Identity
 from services.kit.access.tokens import KeyText
@@ -66,10 +66,14 @@ class FailureLimits:
 
     def good(self, name: str, address: str) -> None:
         """The attempt succeeded: return its tokens, and remember the pair."""
+        self.give_back(name, address)
+        self._known[name, address_group(address)] = None
+
+    def give_back(self, name: str, address: str) -> None:
+        """The attempt tells nothing yet: return its tokens."""
         group = address_group(address)
         self._addresses.give_back(group)
         self._names.give_back(self._who(name, group))
-        self._known[name, group] = None
 
     def _who(self, name: str, group: str) -> str:
         return f"{name} {group}" if (name, group) in self._known else name
@@ -136,8 +140,11 @@ class Checker:
             raise Unauthenticated(_WRONG)
         return who
 
-    async def password(self, user: str, password: str, source: str) -> Identity:
-        """The identity of ``user`` with ``password``. Raises Unauthenticated, QuotaReached, Unsure."""
+    async def password(
+        self, user: str, password: str, source: str, second: Callable[[Identity], Awaitable[None]] | None = None
+    ) -> Identity:
+        """The identity of ``user`` with ``password``. ``second``: checks the second factor, and raises Unauthenticated; that counts as a
+        failed login. Raises Unauthenticated, QuotaReached, Unsure, and what ``second`` raises."""
         self.require_log()
         if len(password) > PASSWORD_MAX:
             self._failed(user, source, "wrong password")
@@ -153,8 +160,17 @@ class Checker:
                 get_logger().warning("a login failed", user=user[:64], source=source)
                 self._failed(user, source, "wrong password")
                 raise Unauthenticated(_WRONG_PASSWORD)
-            self._limits.good(user, source)
-            return who
+        if second is not None:
+            try:
+                await second(who)
+            except CodeNeeded:
+                self._limits.give_back(user, source)
+                raise
+            except Unauthenticated:
+                self._failed(user, source, "wrong code")
+                raise
+        self._limits.good(user, source)
+        return who
 
     @contextlib.contextmanager
     def attempt(self, kind: str, source: str) -> Iterator[None]:
