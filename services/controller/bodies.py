@@ -369,6 +369,7 @@ class TokenBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A new token of the caller's key."""
 
     expires_in_s: Annotated[int, Meta(ge=60, le=12 * 3_600)] = 3_600
+    scopes: Annotated[tuple[Scope, ...], Meta(max_length=8, description="narrows the key's permissions; empty: all of them")] = ()
 
 
 class LoginForm(msgspec.Struct, frozen=True):

@@ -27,10 +27,10 @@ from bus_schemas.limits import MALFORMED
 from services.controller.consumer_proxy import ConsumerProxy
 from services.controller.log_projection import LogProjection
 from services.kit import nats_jwt
-from services.kit.access import AccessView
+from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
-from services.kit.access.errors import AccessError
-from services.kit.access.tokens import is_key_id
+from services.kit.access.errors import AccessError, Unauthenticated
+from services.kit.access.tokens import TOKEN_PREFIX, is_key_id
 from services.kit.bus import Bus, connect
 from services.kit.bus_permissions import Permissions, of_key
 from services.kit.credentials import Credentials
@@ -131,7 +131,7 @@ class BusGuard:
 
     async def _admit(self, user: str, key: str, secret: str, source: str, now_s: int) -> dict[str, Any]:
         """The permissions of a key as claims for the bus. Raises AccessError, QuotaReached, BusUnavailable, BusRefused."""
-        who = await self._access.identity_of_key(key, secret, source)
+        who, until_s = await self._identity(key, secret, source)
         await self._count_connection(who.key)
         granted = of_key(who)
         if granted is None:
@@ -141,9 +141,20 @@ class BusGuard:
             self._nodes.add(who.node)
         claims: dict[str, Any] = {"sub": user, "aud": _ACCOUNT, "name": who.key, "nats": _user(granted)}
         known = self._projection.fold(AccessView).keys.get(who.key)
-        if known is not None and known.fact.expires_ns:
-            claims["exp"] = max(now_s + 1, known.fact.expires_ns // 10**9)
+        ends_s = [until_s, 0 if known is None else known.fact.expires_ns // 10**9]
+        if any(ends_s):
+            claims["exp"] = max(now_s + 1, min(filter(None, ends_s)))
         return claims
+
+    async def _identity(self, key: str, secret: str, source: str) -> tuple[Identity, int]:
+        """The identity of a key by its secret, or by one of its tokens, and when that expires (Unix seconds, 0: with the key). Raises
+        AccessError, QuotaReached."""
+        if not secret.startswith(TOKEN_PREFIX):
+            return await self._access.identity_of_key(key, secret, source), 0
+        found = self._access.read(secret, "access")
+        if found is None or found[0].key != key:
+            raise Unauthenticated("the token is not valid")
+        return found[1], found[0].expires_s
 
     async def _count_connection(self, key: str) -> None:
         """Count one more connection of the key. The bus is asked only if the key seems to have as many as it may. Raises QuotaReached,

@@ -107,9 +107,10 @@ def revoke_key(controller: str, key: str) -> None:
 @keys.command("token")
 @controller_flag
 @click.option("--minutes", type=click.IntRange(1, 720), default=60, show_default=True, help="How long it is good.")
-def issue_token(controller: str, minutes: int) -> None:
-    """Print a short-lived token of your key, for programs that use REST. It ends with the key, and creates no keys and users."""
-    made = send_json("POST", controller, f"{_PATH}/tokens", {"expires_in_s": minutes * 60}, what=_WHAT)
+@click.option("--scope", "scopes", multiple=True, type=click.Choice(_SCOPES), help="Narrow it; may be given several times.")
+def issue_token(controller: str, minutes: int, scopes: tuple[str, ...]) -> None:
+    """Print a short-lived token of your key, for programs (WOOLY_API_KEY). It ends with the key, and creates no keys and users."""
+    made = send_json("POST", controller, f"{_PATH}/tokens", {"expires_in_s": minutes * 60, "scopes": scopes}, what=_WHAT)
     echo(made["token"])
     echo(f"token {made['id']} of key {made['key']}, good until {made['expires_at']}", err=True)
 

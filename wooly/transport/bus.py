@@ -22,7 +22,7 @@ from bus_schemas.subjects import LOCAL
 from wooly import progress
 from wooly.config import Config
 from wooly.errors import ConfigError, NoServerError
-from wooly.shared.credentials import BusCredentials, is_encrypted, plain_hosts
+from wooly.shared.credentials import BusCredentials, is_encrypted, plain_hosts, split_key
 from wooly.shared.nats_client import NotAdmitted, ReconnectingClient, connect
 from wooly.shared.tls import client_context, is_loopback
 from wooly.transport.patience import Away, repeat
@@ -44,10 +44,9 @@ def bus_credentials(config: Config, urls: Sequence[str] = ()) -> BusCredentials:
             f"WOOLY_NATS_URL: the API key is not sent to {outside[0]} in plain text; write tls://{outside[0]}, or set WOOLY_INSECURE=1 "
             "in a private network"
         )
-    _, _, rest = config.api_key.partition("_")
-    key, _, secret = rest.partition("_")
+    key, secret = split_key(config.api_key) or (LOCAL, "")
     try:
-        return BusCredentials(key or LOCAL, secret, tls=client_context(config.tls_ca) if encrypted else None)
+        return BusCredentials(key, secret, tls=client_context(config.tls_ca) if encrypted else None)
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

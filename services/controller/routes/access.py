@@ -221,15 +221,17 @@ async def delete_key(request: Ask, key: KeyId) -> Json:
 @post("/api/v1/tokens", status_code=200, summary="Issue a short-lived token of the caller's key", action="anyone",
       responses=problems(409, 413))  # fmt: skip
 async def post_token(request: Ask, data: TokenBody) -> Json:
-    """REST takes the token as ``Authorization: Bearer`` until it expires, the key is revoked or expires, or its user or tenant is disabled.
-    It has the rights of the key, but creates no tokens, keys, users and tenants. 409 unless the caller sends a key."""
+    """REST takes it as ``Authorization: Bearer``, and the bus as password beside the key's id as user, until it expires, the key is
+    revoked or expires, or its user or tenant is disabled. It has the rights of the key, or those of them that ``scopes`` allow (403: the
+    key does not have them), but creates no tokens, keys, users and tenants. 409 unless the caller sends a key."""
     who = caller_of(request).identity
     if proof_of(request).kind != "key":
         raise OutOfState("tokens are issued for API keys: send one as `Authorization: Bearer <key>`")
     access = access_of(request)
-    token = access.access_token(who, data.expires_in_s)
-    await _note(request, who, "token.issue", token)
-    return {"token": access.write(token), "id": token.id, "key": who.key, "expires_at": rfc3339(token.expires_s * 10**9)}
+    token = access.access_token(who, data.expires_in_s, tuple(sorted(set(data.scopes))))
+    await _note(request, who, "token.issue", token, f"key {who.key}" + (f", only {', '.join(token.scopes)}" if token.scopes else ""))
+    expires = rfc3339(token.expires_s * 10**9)
+    return {"token": access.write(token), "id": token.id, "key": who.key, "scopes": list(token.scopes or who.scopes), "expires_at": expires}
 
 
 @get("/api/v1/audit", summary="List audit records, newest first", action="audit.read", responses=problems())

@@ -182,8 +182,10 @@ class AccessView:
         return Identity(known.fact.user, known.fact.tenant, known.fact.role)
 
     def resolve(self, who: Identity, now_ns: int) -> Identity | None:
-        """Re-resolve a cached identity; None if it was revoked. For operations that last longer than a request."""
-        return self.principal(who.key, now_ns) if who.key else self.person(who.name)
+        """Re-resolve a cached identity; None if it was revoked. For operations that last longer than a request. Scopes never change; a
+        token may have fewer than its key."""
+        now = self.principal(who.key, now_ns) if who.key else self.person(who.name)
+        return now and replace(now, scopes=who.scopes)
 
     def tenant_disabled(self, tenant: str) -> bool:
         known = self.tenants.get(tenant)
