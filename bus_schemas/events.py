@@ -180,6 +180,7 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     groups: tuple[str, ...] = ()
     noswap: bool = False
     title: str = ""
+    """Encrypted under the tenant's key, as personal fields of access events."""
     queue: bool = False
     """Wait in the queue instead of failing if no device fits now."""
     weight: int = 100

@@ -1,5 +1,5 @@
-"""Personal fields of the event log: names and identities of users, titles of tenants and of keys. They are encrypted under a key of that
-user or tenant. Destroying the key erases them everywhere, while every byte of the log stays, and with it seals, bills and replays.
+"""Personal fields of the event log: names and identities of users, titles of tenants, keys and tasks. They are encrypted under a key of
+that user or tenant. Destroying the key erases them everywhere, while every byte of the log stays, and with it seals, bills and replays.
 
 The keys are in a bucket beside the log, where every controller finds them: ``$KV.wooly_personal.user.ID`` and ``.tenant.ID``. Each has 32
 random bytes, wrapped if the controllers have a key for data at rest. Fields are encrypted by AES-SIV, with the name of the field as
@@ -21,13 +21,13 @@ from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from bus_schemas.events import Event, KeyIssued, TenantChanged, UserChanged
+from bus_schemas.events import Event, KeyIssued, TaskSubmitted, TenantChanged, UserChanged
 from services.kit.at_rest import AT_REST_VARIABLE, KeyWrap, WrongKey
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, Conflict, StartError
 from services.kit.log import get_logger
 
-__all__ = ["ERASED", "PersonalKeys"]
+__all__ = ["ERASED", "PersonalKeys", "is_sealed"]
 
 ERASED: Final = "(erased)"
 """Shown for a title that can no longer be read."""
@@ -40,8 +40,8 @@ _CONTEXT: Final = "wooly 2026 personal fields"
 _START_S: Final = 30.0
 _KEY_BYTES: Final = 32
 
-_Personal = TenantChanged | UserChanged | KeyIssued
-P = TypeVar("P", TenantChanged, UserChanged, KeyIssued)
+_Personal = TenantChanged | UserChanged | KeyIssued | TaskSubmitted
+P = TypeVar("P", TenantChanged, UserChanged, KeyIssued, TaskSubmitted)
 
 
 class PersonalKeys:
@@ -86,7 +86,7 @@ class PersonalKeys:
 
     def opened(self, fact: P) -> P:
         """``fact`` with its personal fields in plain text; what cannot be read is ``ERASED``, and of an identity empty."""
-        found = {field: self._opened(fact, field, getattr(fact, field)) for field in _fields(fact) if _is_sealed(getattr(fact, field))}
+        found = {field: self._opened(fact, field, getattr(fact, field)) for field in _fields(fact) if is_sealed(getattr(fact, field))}
         return msgspec.structs.replace(fact, **found) if found else fact
 
     async def sealed(self, events: Sequence[Event]) -> list[Event]:
@@ -158,7 +158,7 @@ class PersonalKeys:
         return self._wrap.unwrap(data)
 
     async def _sealed(self, fact: P) -> P:
-        owner, texts = _owner(fact), {field: text for field in _fields(fact) if (text := getattr(fact, field)) and not _is_sealed(text)}
+        owner, texts = _owner(fact), {field: text for field in _fields(fact) if (text := getattr(fact, field)) and not is_sealed(text)}
         if not owner or not texts:
             return fact
         while owner not in self._ciphers:
@@ -196,11 +196,11 @@ def _fields(fact: _Personal) -> tuple[str, ...]:
 
 def _owner(fact: _Personal) -> str:
     """Under whose key the fields are; empty: they stay as they are."""
-    user = "" if isinstance(fact, TenantChanged) else fact.user
+    user = "" if isinstance(fact, TenantChanged | TaskSubmitted) else fact.user
     return f"user.{user}" if user else f"tenant.{fact.tenant}" if fact.tenant else ""
 
 
-def _is_sealed(text: str) -> bool:
+def is_sealed(text: str) -> bool:
     return text.startswith(_MARK)
 
 

@@ -64,6 +64,8 @@ def _rotate(folder: Path, step: str, kind: str) -> int:
             case _:
                 rotation.retire(folder, kind, asyncio.run(_log_end(folder)) if kind == "seal" else 0)
         print("\n".join(rotation.describe(folder, kind)))
+        if (step, kind) == ("use", "bus"):
+            print("now restart the servers of the bus, one after another (`wooly up` does); then: retire bus")
     except (KitError, OSError) as error:
         print(f"keyring: {error}", file=sys.stderr)
         return 2

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bus_schemas.events import Event, KeyIssued, TenantChanged, UserChanged
+from bus_schemas.events import Event, KeyIssued, TaskSubmitted, TenantChanged, UserChanged
 from bus_schemas.subjects import EVENTS_STREAM
 from services.controller.log_projection import LogProjection
 from services.controller.personal import ERASED, PersonalKeys
+from services.controller.task_index import TaskIndex
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.at_rest import FileKeyWrap
@@ -40,9 +41,7 @@ async def controller(url: str) -> AsyncIterator[tuple[Writer, LogProjection]]:
     bus = await connect(url, name="controller")
     await bus.ensure_streams()
     async with PersonalKeys(bus, WRAP) as personal:
-        projection = LogProjection(bus)
-        projection.also(AccessView, lambda: AccessView(personal.opened))
-        personal.on_change = lambda owner: projection.fold(AccessView).reopen(owner)
+        projection = LogProjection(bus, personal)
         async with projection:
             yield Writer(bus, projection, personal), projection
     await bus.close()
@@ -107,6 +106,50 @@ def test_erased_names_are_nowhere_and_the_log_is_as_it_was(tmp_path: Path) -> No
 
     folder = tmp_path / "nats"
     nats = NatsServer(folder, sync_always=True)
+    nats.start()
+    try:
+        asyncio.run(whole())
+    finally:
+        nats.stop()
+
+
+def test_titles_of_tasks_are_erased_with_their_tenant(tmp_path: Path) -> None:
+    def titles(projection: LogProjection) -> dict[str, str]:
+        return {name: task.submitted.title for name, task in projection.view.tasks.items()}
+
+    async def whole() -> None:
+        bus = await connect(nats.url, name="controller")
+        await bus.ensure_streams()
+        await bus.publish_events("task", "t0", [TaskSubmitted(1, "t0", "acme", 2, 0, title="of an earlier version")])
+        async with controller(nats.url) as (writer, first), controller(nats.url) as (_, second):
+            index = TaskIndex()
+            for task, tenant, title in (
+                ("t1", "acme", "Anna's study"),
+                ("t2", "best", "Bert's study"),
+                ("t3", "", "local"),
+                ("t4", "acme", ""),
+            ):
+                await writer.append("task", task, [TaskSubmitted(1, task, tenant, 2, 0, title=title)])
+            wanted = {"t0": "of an earlier version", "t1": "Anna's study", "t2": "Bert's study", "t3": "local", "t4": ""}
+            assert titles(first) == wanted
+            await until_async(lambda: shows(second, wanted), "the other controller reads them")
+            index.follow(first.view)
+            log = b"".join(await stored(first.bus))
+            assert b"study" not in log and b"local" in log
+            await writer.erase(["tenant.acme"])
+            assert titles(first) == wanted | {"t1": ERASED}
+            await until_async(lambda: shows(second, wanted | {"t1": ERASED}), "the other controller forgets them")
+            index.follow(first.view)
+            assert index.all.rows["t1"].title == ERASED
+            async with controller(nats.url) as (_, third):
+                assert titles(third) == wanted | {"t1": ERASED}
+        await bus.close()
+
+    async def shows(projection: LogProjection, wanted: dict[str, str]) -> bool:
+        await projection.caught_up()
+        return titles(projection) == wanted
+
+    nats = NatsServer(tmp_path / "nats", sync_always=False)
     nats.start()
     try:
         asyncio.run(whole())
