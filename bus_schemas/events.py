@@ -184,6 +184,7 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     groups: tuple[str, ...] = ()
     noswap: bool = False
     title: str = ""
+    """Encrypted under the tenant's key, as personal fields of access events."""
     queue: bool = False
     """Wait in the queue instead of failing if no device fits now."""
     weight: int = 100
@@ -336,7 +337,8 @@ class UserChanged(msgspec.Struct, array_like=True, frozen=True, tag="user.change
     """The new state of a user. ``tenant``: empty for users of the whole cluster. ``role``: admin, operator, member or viewer.
     ``password_hash``: argon2id as a PHC string; empty: no password (keys only). ``oidc_name``: the claim by which the OpenID Connect
     provider names the user at the first login through it; empty: no such login. ``oidc_subject``: issuer and subject of that login,
-    separated by a space; empty: there was none yet. These two and ``title`` are encrypted."""
+    separated by a space; empty: there was none yet. ``totp``: the second factor beside the password (``services.kit.access.totp``); empty:
+    none. These three and ``title`` are encrypted."""
 
     at_ns: int
     user: str
@@ -347,6 +349,7 @@ class UserChanged(msgspec.Struct, array_like=True, frozen=True, tag="user.change
     disabled: bool = False
     oidc_name: str = ""
     oidc_subject: str = ""
+    totp: str = ""
 
 
 class KeyIssued(msgspec.Struct, array_like=True, frozen=True, tag="key.issued.v1"):

@@ -164,12 +164,11 @@ def _name(value: Any) -> str:
     return text
 
 
-_API_KEY: Final = re.compile(r"wk_[a-z2-7]{16}_[a-z2-7]{52}", re.ASCII)
-
-
 def _api_key(value: Any) -> str:
+    from wooly.shared.credentials import split_key
+
     text = str(value).strip()
-    if not _API_KEY.fullmatch(text):
+    if split_key(text) is None:
         raise _Bad
     return text
 
@@ -363,8 +362,8 @@ KEYS: Final[tuple[Key, ...]] = (
         "WOOLY_API_KEY",
         "api_key",
         _api_key,
-        "a key such as wk_<id>_<secret>, as `wooly login` stores it",
-        "the API key that authenticates you",
+        "a key such as wk_<id>_<secret>, as `wooly login` stores it, or a token of `wooly keys token`",
+        "the API key, or a short-lived token of one, that authenticates you",
         secret=True,
     ),
     Key(

@@ -65,7 +65,7 @@ _LOST_KEPT_MAX: Final = 64
 _CHUNK_ATTEMPTS_MAX: Final = 5
 _REBUILDS_MAX: Final = 3
 """A session that is lost so often without a new answer is over: the cause may be one of its batches."""
-_SUBSCRIBE_S: Final = 6.0
+_SUBSCRIBE_S: Final = 20.0
 _RUMOUR_S: Final = 3.0
 """How long after a failure of the data port the node may take to say that it lost the session."""
 _FORKED: Final = "the device was used before this process was forked; use the 'spawn' start method, or first use it in the child"

@@ -561,6 +561,13 @@ class ClusterView(ClusterState):
         for gpu in reserved.gpus if reserved is not None else ():
             self.reservations.setdefault((reserved.node, gpu), name)  # type: ignore[union-attr]  # the loop is empty when it is None
 
+    def retitle(self, name: str, title: str) -> None:
+        """Show another title of the task: the key that decrypts it came, or was destroyed."""
+        task = self.tasks.get(name)
+        if task is not None and task.submitted.title != title:
+            task.submitted = msgspec.structs.replace(task.submitted, title=title)
+            self._touch(task)
+
     def _touch(self, task: TaskView) -> None:
         """The event that is being applied changed this task."""
         task.revision = self.position

@@ -28,6 +28,7 @@ from scheduler.placement.states import (
 from scheduler.vram import PERCENT_MAX
 from services.controller.webhook import URL_CHARS_MAX
 from services.kit.access.checker import PASSWORD_MAX
+from services.kit.access.totp import SECRET_PATTERN
 
 __all__ = [
     "TaskBody", "RunBody", "PriorityBody", "GroupBody", "NewGroupBody", "ConfigBody", "NodeConfigBody", "MIB", "KeyBody", "LoginBody",
@@ -42,6 +43,7 @@ Title = Annotated[str, Meta(max_length=TITLE_CHARS_MAX, pattern=TITLE_PATTERN)]
 Role = Literal["admin", "operator", "member", "viewer"]
 Scope = Literal["read", "submit", "operate", "admin", "bus"]
 Password = Annotated[str, Meta(max_length=PASSWORD_MAX)]
+Code = Annotated[str, Meta(max_length=40, description="of the second factor: a time-based one-time password, or a recovery code")]
 OidcName = Annotated[
     str, Meta(pattern=r"\A[!-~]{0,254}\Z", description="claim by which the identity provider names the user; empty: no such login")
 ]
@@ -355,6 +357,7 @@ class LoginBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     user: Annotated[str, Meta(max_length=64)] = ""
     password: Password = ""
+    code: Code = ""
     key: Annotated[str, Meta(max_length=100)] = ""
     device_code: Annotated[str, Meta(max_length=4_096, description="of POST /api/v1/session/oidc; 409 until it is confirmed")] = ""
 
@@ -366,6 +369,7 @@ class TokenBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A new token of the caller's key."""
 
     expires_in_s: Annotated[int, Meta(ge=60, le=12 * 3_600)] = 3_600
+    scopes: Annotated[tuple[Scope, ...], Meta(max_length=8, description="narrows the key's permissions; empty: all of them")] = ()
 
 
 class LoginForm(msgspec.Struct, frozen=True):
@@ -373,6 +377,7 @@ class LoginForm(msgspec.Struct, frozen=True):
 
     user: Annotated[str, Meta(max_length=64)] = ""
     password: Password = ""
+    code: Code = ""
     key: Annotated[str, Meta(max_length=100)] = ""
     next: Annotated[str, Meta(max_length=2_000)] = ""
     csrf: Annotated[str, Meta(max_length=200)] = msgspec.field(name="_csrf_token", default="")
@@ -383,6 +388,17 @@ class LoginForm(msgspec.Struct, frozen=True):
 
 class LogoutForm(msgspec.Struct, frozen=True):
     csrf: Annotated[str, Meta(max_length=200)] = msgspec.field(name="_csrf_token", default="")
+
+
+class TotpBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """``secret``: what the caller made at random and entered in the authenticator app; ``code``: what the app shows."""
+
+    password: Password
+    secret: Annotated[str, Meta(pattern=SECRET_PATTERN, description="160 random bits in base32")]
+    code: Code
+
+    def __repr__(self) -> str:
+        return "TotpBody()"
 
 
 class PasswordBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -2,7 +2,7 @@
 
 The controllers answer as one queue group. Rights are a pure function of the log (``of_key`` of the principal's identity), and the bus
 says when a connection began; so any controller, also one started later, finds the connections whose rights have changed and ends them: at
-once on an event about access, and every few seconds. Then it also has the bus read its certificate again, if its own was replaced.
+once on an event about access, and every few seconds. Then it also has the bus read its files again, if its own were replaced.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from bus_schemas.limits import MALFORMED
 from services.controller.consumer_proxy import ConsumerProxy
 from services.controller.log_projection import LogProjection
 from services.kit import nats_jwt
-from services.kit.access import AccessView
+from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
-from services.kit.access.errors import AccessError
-from services.kit.access.tokens import is_key_id
+from services.kit.access.errors import AccessError, Unauthenticated
+from services.kit.access.tokens import TOKEN_PREFIX, is_key_id
 from services.kit.bus import Bus, connect
 from services.kit.bus_permissions import Permissions, of_key
 from services.kit.credentials import Credentials
@@ -40,7 +40,7 @@ from services.kit.quotas import QuotaReached, reached
 from services.kit.streams import batch_stream_config
 from services.kit.tls import CERT_VARIABLE
 from services.kit.variables import integer
-from wooly.shared.files import revision_of
+from wooly.shared.files import Reread, revision_of
 
 __all__ = ["GUARD_VARIABLE", "BusGuard"]
 
@@ -71,12 +71,13 @@ class BusGuard:
         #: by key: those that the bus listed last, and those admitted since
         self.connections: Counter[str] = Counter()
         self._consumer_proxy = ConsumerProxy(bus, projection)
-        self._certificate = [os.environ.get(CERT_VARIABLE, "")]
-        self._revision = revision_of(self._certificate)
+        users, issuers = folder / "guard.nk", folder / "issuer.nk"
+        self._watched: list[str | Path] = [os.environ.get(CERT_VARIABLE, ""), users]
+        self._revision = revision_of(self._watched)
         try:
-            self._seed = (folder / "guard.nk").read_text()
-            self._issuer = nats_jwt.key_from_seed((folder / "issuer.nk").read_text())
-        except OSError as error:
+            self._seed = Reread([users], lambda: nats_jwt.read_seeds(users)[0])
+            self._issuers = Reread([issuers], lambda: nats_jwt.read_keys(issuers))
+        except (OSError, ValueError) as error:
             raise SettingError(f"{GUARD_VARIABLE}={folder}: {error}; it holds guard.nk and issuer.nk of the bus") from None
 
     @classmethod
@@ -108,24 +109,29 @@ class BusGuard:
     async def _asked(self, subject: str, data: bytes) -> bytes | None:
         """The bus asks about a connection."""
         try:
-            asked = nats_jwt.read_claims(data)["nats"]
+            claims = nats_jwt.read_claims(data)
+            asked, issuer = claims["nats"], self._issuers().get(claims["sub"])
             user, server = asked["user_nkey"], asked["server_id"]["id"]
             opts, host = asked.get("connect_opts", {}), asked.get("client_info", {}).get("host", "")
         except (ValueError, KeyError, TypeError) as error:
             get_logger().error("the bus asked something unreadable about a connection", error=str(error))
             return None
+        if issuer is None:
+            get_logger().error("a server of the bus asks for an issuer that issuer.nk does not hold; restart that server", server=server)
+            return None
         now_s = int(time.time())
         answer: dict[str, Any] = {"type": "authorization_response", "version": 2}
         try:
-            answer["jwt"] = await self._admit(user, str(opts.get("user", "")), str(opts.get("pass", "")), str(host), now_s)
+            granted = await self._admit(user, str(opts.get("user", "")), str(opts.get("pass", "")), str(host), now_s)
+            answer["jwt"] = nats_jwt.sign_claims(issuer, granted, now_s)
         except (AccessError, QuotaReached, BusUnavailable, BusRefused, ValueError) as error:
             answer["error"] = str(error)
             get_logger().warning("not let onto the bus", key=str(opts.get("user", ""))[:64], source=host, why=str(error))
-        return nats_jwt.sign_claims(self._issuer, {"sub": user, "aud": server, "nats": answer}, now_s).encode()
+        return nats_jwt.sign_claims(issuer, {"sub": user, "aud": server, "nats": answer}, now_s).encode()
 
-    async def _admit(self, user: str, key: str, secret: str, source: str, now_s: int) -> str:
-        """The permissions of a key as a token for the bus. Raises AccessError, QuotaReached, BusUnavailable, BusRefused."""
-        who = await self._access.identity_of_key(key, secret, source)
+    async def _admit(self, user: str, key: str, secret: str, source: str, now_s: int) -> dict[str, Any]:
+        """The permissions of a key as claims for the bus. Raises AccessError, QuotaReached, BusUnavailable, BusRefused."""
+        who, until_s = await self._identity(key, secret, source)
         await self._count_connection(who.key)
         granted = of_key(who)
         if granted is None:
@@ -135,9 +141,20 @@ class BusGuard:
             self._nodes.add(who.node)
         claims: dict[str, Any] = {"sub": user, "aud": _ACCOUNT, "name": who.key, "nats": _user(granted)}
         known = self._projection.fold(AccessView).keys.get(who.key)
-        if known is not None and known.fact.expires_ns:
-            claims["exp"] = max(now_s + 1, known.fact.expires_ns // 10**9)
-        return nats_jwt.sign_claims(self._issuer, claims, now_s)
+        ends_s = [until_s, 0 if known is None else known.fact.expires_ns // 10**9]
+        if any(ends_s):
+            claims["exp"] = max(now_s + 1, min(filter(None, ends_s)))
+        return claims
+
+    async def _identity(self, key: str, secret: str, source: str) -> tuple[Identity, int]:
+        """The identity of a key by its secret, or by one of its tokens, and when that expires (Unix seconds, 0: with the key). Raises
+        AccessError, QuotaReached."""
+        if not secret.startswith(TOKEN_PREFIX):
+            return await self._access.identity_of_key(key, secret, source), 0
+        found = self._access.read(secret, "access")
+        if found is None or found[0].key != key:
+            raise Unauthenticated("the token is not valid")
+        return found[1], found[0].expires_s
 
     async def _count_connection(self, key: str) -> None:
         """Count one more connection of the key. The bus is asked only if the key seems to have as many as it may. Raises QuotaReached,
@@ -206,15 +223,16 @@ class BusGuard:
                 get_logger().warning("connections to the bus cannot be looked through", error=str(error))
 
     async def _reload(self) -> None:
-        """When this controller's certificate was replaced, the bus's was before it (``services.kit.rotation``): have its servers read their
-        files again. They then end the connections of API keys, which return at once."""
-        revision = revision_of(self._certificate)
+        """When this controller's certificate or user was replaced, the bus's files were before it (``services.kit.rotation``): have its
+        servers read them again. They then end the connections of API keys, which return at once."""
+        revision = revision_of(self._watched)
         if revision == self._revision:
             return
         for server in await self._servers():
             reloaded = json.loads(await self._system.request(f"$SYS.REQ.SERVER.{server}.RELOAD", b"", _CONNECTIONS_S))
             if "error" in reloaded:
-                get_logger().error("the bus cannot read its configuration again", server=server, problem=str(reloaded["error"]))
+                why = "restart it, if the issuer of its callout was replaced"
+                get_logger().error(f"a server of the bus refuses its configuration; {why}", server=server, problem=str(reloaded["error"]))
         self._revision = revision
 
     async def _end_connections(self) -> None:

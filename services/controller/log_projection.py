@@ -13,9 +13,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, cast
 
-from bus_schemas.events import Event, decode_events
+from bus_schemas.events import Event, TaskSubmitted, decode_events
 from bus_schemas.subjects import AREAS, EVENTS_STREAM, placement_subject
 from scheduler.placement import ClusterView
+from services.controller.personal import PersonalKeys, is_sealed
+from services.kit.access import AccessView
 from services.kit.bus import Bus
 from services.kit.projection import Projection
 
@@ -93,13 +95,17 @@ F = TypeVar("F", bound=Fold)
 
 
 class LogProjection(Projection):
-    """``async with LogProjection(bus)`` returns once the history is applied."""
+    """``async with LogProjection(bus, personal)`` returns once the history is applied."""
 
     #: usage is most of the log, and irrelevant to placement
     COUNTS = tuple(f"wooly.evt.{area}.>" for area in AREAS if area != "usage")
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, personal: PersonalKeys) -> None:
+        """``personal`` decrypts titles of tasks, and the personal fields of its AccessView."""
         super().__init__(bus)
+        self._personal = personal
+        #: by task, as the log holds them
+        self._sealed_tasks: dict[str, TaskSubmitted] = {}
         self._listeners: list[Callable[[int, Event], None]] = []
         self._live_from = 0
         self._folds: dict[type[Any], Fold] = {}
@@ -109,6 +115,8 @@ class LogProjection(Projection):
         self.turns = Turns()
         self.access_position = 0
         self.subject_positions: dict[str, int] = {}
+        self.also(AccessView, lambda: AccessView(personal.opened))
+        personal.on_change = self._reopen
 
     async def __aenter__(self) -> Self:
         self._live_from = await self._bus.last_position(EVENTS_STREAM) + 1
@@ -135,7 +143,7 @@ class LogProjection(Projection):
     def apply(self, position: int, subject: str, data: bytes) -> None:
         if subject.startswith(_USAGE):
             return
-        events = decode_events(data)
+        events = [self._opened(event) for event in decode_events(data)]
         for event in events:
             self.view.apply(position, event)
             for fold in self._folds.values():
@@ -150,8 +158,22 @@ class LogProjection(Projection):
                 for listener in self._listeners:
                     listener(position, event)
 
+    def _opened(self, event: Event) -> Event:
+        if not isinstance(event, TaskSubmitted) or not is_sealed(event.title):
+            return event
+        self._sealed_tasks.setdefault(event.task, event)
+        return self._personal.opened(event)
+
+    def _reopen(self, owner: str) -> None:
+        """The key of the personal fields of ``owner`` came, or was destroyed."""
+        self.fold(AccessView).reopen(owner)
+        for name, stored in self._sealed_tasks.items():
+            if owner == f"tenant.{stored.tenant}":
+                self.view.retitle(name, self._personal.opened(stored).title)
+
     def start_over(self) -> None:
         self.view = ClusterView()
+        self._sealed_tasks.clear()
         self._folds = {kind: make() for kind, make in self._makers.items()}
         self.turns = Turns()
         self.access_position = 0

@@ -19,6 +19,7 @@ from services.controller.actions import (
     TenantActions,
     UserActions,
 )
+from services.controller.actions.second_factor import SecondFactor
 from services.controller.bus_guard import BusGuard
 from services.controller.configuration import Configuration
 from services.controller.journals import Journals
@@ -59,6 +60,7 @@ class Parts:
     access_log: AccessLog = field(init=False)
     tenants: TenantActions = field(init=False)
     users: UserActions = field(init=False)
+    second_factor: SecondFactor = field(init=False)
     keys: KeyActions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +70,7 @@ class Parts:
         self.access_log = AccessLog(self.projection, self.writer, self.access)
         self.tenants = TenantActions(self.access_log)
         self.users = UserActions(self.access_log, self.access)
+        self.second_factor = SecondFactor(self.access_log, self.writer, self.access, self.users)
         self.keys = KeyActions(self.access_log, self.access)
 
     def task_index(self) -> TaskIndex:

@@ -1,5 +1,5 @@
-"""Personal fields of the event log: names and identities of users, titles of tenants and of keys. They are encrypted under a key of that
-user or tenant. Destroying the key erases them everywhere, while every byte of the log stays, and with it seals, bills and replays.
+"""Personal fields of the event log: names and identities of users, titles of tenants, keys and tasks. They are encrypted under a key of
+that user or tenant. Destroying the key erases them everywhere, while every byte of the log stays, and with it seals, bills and replays.
 
 The keys are in a bucket beside the log, where every controller finds them: ``$KV.wooly_personal.user.ID`` and ``.tenant.ID``. Each has 32
 random bytes, wrapped if the controllers have a key for data at rest. Fields are encrypted by AES-SIV, with the name of the field as
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Final, Self, TypeVar, get_args
@@ -20,12 +21,13 @@ from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from bus_schemas.events import Event, KeyIssued, TenantChanged, UserChanged
+from bus_schemas.events import Event, KeyIssued, TaskSubmitted, TenantChanged, UserChanged
 from services.kit.at_rest import AT_REST_VARIABLE, KeyWrap, WrongKey
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, Conflict, StartError
+from services.kit.log import get_logger
 
-__all__ = ["ERASED", "PersonalKeys"]
+__all__ = ["ERASED", "PersonalKeys", "is_sealed"]
 
 ERASED: Final = "(erased)"
 """Shown for a title that can no longer be read."""
@@ -38,8 +40,8 @@ _CONTEXT: Final = "wooly 2026 personal fields"
 _START_S: Final = 30.0
 _KEY_BYTES: Final = 32
 
-_Personal = TenantChanged | UserChanged | KeyIssued
-P = TypeVar("P", TenantChanged, UserChanged, KeyIssued)
+_Personal = TenantChanged | UserChanged | KeyIssued | TaskSubmitted
+P = TypeVar("P", TenantChanged, UserChanged, KeyIssued, TaskSubmitted)
 
 
 class PersonalKeys:
@@ -51,6 +53,8 @@ class PersonalKeys:
         self._ciphers: dict[str, AESSIV] = {}
         #: position of each owner's key, or of the mark of its destruction, in the bucket
         self._positions: dict[str, int] = {}
+        #: positions of keys that others replaced, to be overwritten
+        self._replaced: list[int] = []
         self._failure: StartError | None = None
         #: called with an owner whose key came or was destroyed
         self.on_change: Callable[[str], None] = lambda owner: None
@@ -61,7 +65,7 @@ class PersonalKeys:
                 "name": _STREAM,
                 "subjects": [f"{_ROOT}>"],
                 "storage": "file",
-                "max_msgs_per_subject": 1,
+                "max_msgs_per_subject": 2,  # one that is replaced stays until it is overwritten (``_overwrite``)
                 "discard": "new",
                 "allow_rollup_hdrs": True,
                 "allow_direct": True,
@@ -74,6 +78,7 @@ class PersonalKeys:
         if self._failure is not None:
             await self._follower.stop()
             raise self._failure
+        await self._wrap_again()
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -81,7 +86,7 @@ class PersonalKeys:
 
     def opened(self, fact: P) -> P:
         """``fact`` with its personal fields in plain text; what cannot be read is ``ERASED``, and of an identity empty."""
-        found = {field: self._opened(fact, field, getattr(fact, field)) for field in _fields(fact) if _is_sealed(getattr(fact, field))}
+        found = {field: self._opened(fact, field, getattr(fact, field)) for field in _fields(fact) if is_sealed(getattr(fact, field))}
         return msgspec.structs.replace(fact, **found) if found else fact
 
     async def sealed(self, events: Sequence[Event]) -> list[Event]:
@@ -97,18 +102,29 @@ class PersonalKeys:
         """Destroy the key of ``user.ID`` or ``tenant.ID``: the bus overwrites it on its disk. Raises BusUnavailable, BusRefused."""
         held = await self._bus.message(_STREAM, last_by_subj=_ROOT + owner)
         if held is not None and held[1]:
-            try:
-                await self._bus.js_api(f"STREAM.MSG.DELETE.{_STREAM}", {"seq": held[0]})
-            except BusRefused:  # asked twice, and the first answer was lost: then it is deleted
-                if await self._bus.message(_STREAM, seq=held[0]) is not None:
-                    raise
+            await self._overwrite(held[0])
+        await self._overwrite_replaced()
         # Other controllers forget the key when this comes.
         self._on_key(await self._bus.publish_acked(_ROOT + owner, b""), _ROOT + owner, b"")
+
+    async def _overwrite_replaced(self) -> None:
+        while self._replaced:
+            await self._overwrite(self._replaced.pop())
+
+    async def _overwrite(self, position: int) -> None:
+        """Remove a message; the bus overwrites it on its disk. Raises BusUnavailable, BusRefused."""
+        try:
+            await self._bus.js_api(f"STREAM.MSG.DELETE.{_STREAM}", {"seq": position})
+        except BusRefused:  # asked twice, and the first answer was lost: then it is deleted
+            if await self._bus.message(_STREAM, seq=position) is not None:
+                raise
 
     def _on_key(self, position: int, subject: str, data: bytes) -> None:
         owner = subject.removeprefix(_ROOT)
         if position <= self._positions.get(owner, 0) or not owner.startswith(("user.", "tenant.")):
             return
+        if owner in self._positions:
+            self._replaced.append(self._positions[owner])
         self._positions[owner] = position
         self._ciphers.pop(owner, None)
         if data:
@@ -117,6 +133,21 @@ class PersonalKeys:
             except WrongKey as error:
                 self._failure = StartError(f"the key of {owner} in {_STREAM} cannot be read: {error}")
         self.on_change(owner)
+
+    async def _wrap_again(self) -> None:
+        """Wrap under the first key for data at rest what is wrapped under another, or not at all."""
+        wrapped = 0
+        for owner, position in list(self._positions.items()) if self._wrap is not None else ():
+            held = await self._bus.message(_STREAM, last_by_subj=_ROOT + owner)
+            if self._wrap is None or held is None or not held[1] or (len(held[1]) != _KEY_BYTES and self._wrap.is_current(held[1])):
+                continue
+            with contextlib.suppress(Conflict):  # another controller did, or it was destroyed
+                data = self._wrap.wrap(self._unwrapped(held[1]))
+                self._on_key(await self._bus.publish_acked(_ROOT + owner, data, expect_last_on_subject=position), _ROOT + owner, data)
+                wrapped += 1
+        await self._overwrite_replaced()
+        if wrapped:
+            get_logger().info("keys of personal fields are wrapped under the first key for data at rest", keys=wrapped)
 
     def _unwrapped(self, data: bytes) -> bytes:
         """Raises WrongKey. A key that was made before the controllers had a key for data at rest is as it was."""
@@ -127,7 +158,7 @@ class PersonalKeys:
         return self._wrap.unwrap(data)
 
     async def _sealed(self, fact: P) -> P:
-        owner, texts = _owner(fact), {field: text for field in _fields(fact) if (text := getattr(fact, field)) and not _is_sealed(text)}
+        owner, texts = _owner(fact), {field: text for field in _fields(fact) if (text := getattr(fact, field)) and not is_sealed(text)}
         if not owner or not texts:
             return fact
         while owner not in self._ciphers:
@@ -160,16 +191,16 @@ class PersonalKeys:
 
 
 def _fields(fact: _Personal) -> tuple[str, ...]:
-    return ("title", "oidc_name", "oidc_subject") if isinstance(fact, UserChanged) else ("title",)
+    return ("title", "oidc_name", "oidc_subject", "totp") if isinstance(fact, UserChanged) else ("title",)
 
 
 def _owner(fact: _Personal) -> str:
     """Under whose key the fields are; empty: they stay as they are."""
-    user = "" if isinstance(fact, TenantChanged) else fact.user
+    user = "" if isinstance(fact, TenantChanged | TaskSubmitted) else fact.user
     return f"user.{user}" if user else f"tenant.{fact.tenant}" if fact.tenant else ""
 
 
-def _is_sealed(text: str) -> bool:
+def is_sealed(text: str) -> bool:
     return text.startswith(_MARK)
 
 

@@ -24,6 +24,10 @@ class Writer(FactWriter[LogProjection]):
         super().__init__(bus, projection)
         self._personal = personal
 
+    async def write(self, subject: str, events: Sequence[Event], *, after: int | None = None, among: str = "") -> int:
+        """As ``FactWriter.write``; personal fields are encrypted."""
+        return await super().write(subject, await self._personal.sealed(events), after=after, among=among)
+
     async def append(self, area: str, entity: str, events: Sequence[Event]) -> int:
         """Append to the subject of ``entity`` if its last fact is the one the projection knows. An ActionTaken goes behind the facts it
         caused."""
@@ -60,9 +64,8 @@ class Writer(FactWriter[LogProjection]):
 
     async def append_access(self, entity: str, events: Sequence[Event], after: int) -> int:
         """Append facts about a tenant, user or key if ``after`` is the position of the last one about any of them: so what must be true of
-        all together is decided on all of them. Personal fields are encrypted."""
-        sealed = await self._personal.sealed(events)
-        return await self.write(event_subject("access", entity), sealed, after=after, among=ACCESS + "*")
+        all together is decided on all of them."""
+        return await self.write(event_subject("access", entity), events, after=after, among=ACCESS + "*")
 
     async def erase(self, owners: Iterable[str]) -> None:
         """Destroy the keys of the personal fields of these, each ``user.ID`` or ``tenant.ID``."""

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -33,34 +34,44 @@ class KeyWrap(Protocol):
         """Raises WrongKey when it was wrapped by another, or is damaged."""
         ...
 
+    def is_current(self, wrapped: bytes) -> bool:
+        """Whether ``wrap`` would wrap it under the same key; else its owner wraps it again, so that the old key can be removed."""
+        ...
+
 
 class FileKeyWrap:
-    """AES key wrap (RFC 3394) under ``key``, 32 bytes."""
+    """AES key wrap (RFC 3394), which is deterministic. The first of ``keys``, 32 bytes each, wraps; all unwrap."""
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+    def __init__(self, *keys: bytes) -> None:
+        self._keys = keys
 
     def wrap(self, key: bytes) -> bytes:
-        return aes_key_wrap(self._key, key)
+        return aes_key_wrap(self._keys[0], key)
 
     def unwrap(self, wrapped: bytes) -> bytes:
-        try:
-            return aes_key_unwrap(self._key, wrapped)
-        except InvalidUnwrap:
-            raise WrongKey(f"it was not wrapped under the key in {AT_REST_VARIABLE}") from None
+        for key in self._keys:
+            with contextlib.suppress(InvalidUnwrap):
+                return aes_key_unwrap(key, wrapped)
+        raise WrongKey(f"it was not wrapped under a key in {AT_REST_VARIABLE}")
+
+    def is_current(self, wrapped: bytes) -> bool:
+        return self.wrap(self.unwrap(wrapped)) == wrapped
 
 
 def read_key_wrap(path: str) -> KeyWrap | None:
-    """The key in a file of 64 hexadecimal digits; None for an empty ``path``. Raises SettingError."""
+    """The keys in a file, one of 64 hexadecimal digits a line, the one that wraps first; None for an empty ``path``. Raises
+    SettingError."""
     if not path:
         return None
     try:
-        key = bytes.fromhex(Path(path).read_text("ascii"))
+        keys = [bytes.fromhex(line) for line in Path(path).read_text("ascii").splitlines() if line.strip()] or [b""]
     except (OSError, ValueError) as error:
         raise SettingError(f"{AT_REST_VARIABLE}={path}: {getattr(error, 'strerror', None) or 'no hexadecimal digits'}") from None
-    if len(key) != _KEY_BYTES:
-        raise SettingError(f"{AT_REST_VARIABLE}={path}: {len(key)} bytes, not {_KEY_BYTES}; make one with: openssl rand -hex {_KEY_BYTES}")
-    return FileKeyWrap(key)
+    for key in keys:
+        if len(key) != _KEY_BYTES:
+            wanted = f"not {_KEY_BYTES}; make one with: openssl rand -hex {_KEY_BYTES}"
+            raise SettingError(f"{AT_REST_VARIABLE}={path}: {len(key)} bytes, {wanted}")
+    return FileKeyWrap(*keys)
 
 
 def crypt(key: bytes, name: bytes, source: bytearray | memoryview, target: bytearray | memoryview) -> None:

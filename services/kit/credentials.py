@@ -7,13 +7,14 @@ bus without authentication.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bus_schemas.subjects import LOCAL
 from services.kit.access.tokens import parse_key
 from services.kit.errors import SettingError
+from services.kit.nats_jwt import read_seeds
 from services.kit.seal import Seal, read_seal_keys
 from services.kit.tls import client_context, plain_allowed
 from wooly.shared.credentials import BusCredentials, is_encrypted, plain_hosts
@@ -44,7 +45,7 @@ class Credentials(BusCredentials):
         return cls(
             key.id if key is not None else LOCAL,
             key.secret if key is not None else "",
-            file_text(environment, "WOOLY_NATS_NKEY"),
+            _seed(environment),
             client_context(environment) if encrypted else None,
             _seal(environment),
         )
@@ -53,6 +54,13 @@ class Credentials(BusCredentials):
 def _text(environment: Mapping[str, str], name: str) -> str:
     """The value, or that of the file which NAME_FILE names."""
     return environment.get(name, "").strip() or file_text(environment, f"{name}_FILE")
+
+
+def _seed(environment: Mapping[str, str]) -> Callable[[], str] | None:
+    if not file_text(environment, "WOOLY_NATS_NKEY"):  # raises what says that it cannot be read
+        return None
+    path = Path(environment["WOOLY_NATS_NKEY"].strip()).expanduser()
+    return Reread([path], lambda: read_seeds(path)[0])
 
 
 def _seal(environment: Mapping[str, str]) -> Seal | None:

@@ -24,8 +24,10 @@ EC keys (P-256). The authority is good for ten years, certificates of services f
 from __future__ import annotations
 
 import datetime
+import hashlib
 import ipaddress
 import json
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +53,9 @@ __all__ = ["NODES_VARIABLE", "Authority", "Keyring", "NodeKey", "make_audit_key"
 NAME: Final = "Wooly installation"
 """Of an authority."""
 _DAY: Final = datetime.timedelta(days=1)
+_NAMES: Final = "names.json"
+_CLIENT: Final = "(client)"
+"""Noted among the names of a certificate that is good for a client as well."""
 _AUTHORITY_LIFE: Final = 3650 * _DAY
 _SERVICE_LIFE: Final = 730 * _DAY
 
@@ -81,6 +86,11 @@ class Authority:
         if not isinstance(key, ec.EllipticCurvePrivateKey) or not own:
             raise SettingError(f"{key_file} is not a key of ours; remove ca.pem and ca.key to make a new one")
         return cls(certificate_file, own[0], key)
+
+    def renew(self, folder: Path) -> None:
+        """A new certificate for the service whose folder was made by a ``Keyring``."""
+        names = json.loads((folder / _NAMES).read_text())
+        self.issue(folder, [name for name in names if name != _CLIENT], client=_CLIENT in names)
 
     def issue(self, folder: Path, names: Sequence[str], *, client: bool = False) -> None:
         """``cert.pem`` and ``key.pem`` in ``folder`` for a service that is called by ``names`` (hosts and addresses); ``client``: it also
@@ -216,9 +226,7 @@ class Keyring:
         _note_keys(folder / CONTROLLER / "nodes.json", keys)
         for part in {**names, "watch": (), RUNNER: ()}:
             write_atomically(folder / part / "ca.pem", authority.certificate_file.read_bytes())
-        at = bus_at or str(folder / "bus")
-        write_private(folder / "bus" / "security.conf", ring._bus_config(at).encode())
-        write_private(folder / "bus" / "routes.conf", _routes_config(at).encode())
+        ring.configure_bus(bus_at or str(folder / "bus"))
         return ring
 
     @property
@@ -248,12 +256,37 @@ class Keyring:
             out[NODES_VARIABLE] = str(own / "nodes.json")
         return out
 
+    def configure_bus(self, at: str = "", *, alone: bool = False) -> None:
+        """Write what nats-server includes. ``at``: where the bus finds its folder; empty: as before. ``alone``: its servers accept only its
+        newest certificate from each other, and not the one before."""
+        own = self.folder / "bus" / "security.conf"
+        at = at or str(json.loads(own.read_text().partition("cert_file: ")[2].partition("\n")[0])).removesuffix("/cert.pem")
+        write_private(own.with_name("routes.conf"), _routes_config(at, self._pins(alone=alone)).encode())
+        write_private(own, self._bus_config(at).encode())
+
+    def _pins(self, *, alone: bool) -> list[str]:
+        """SHA-256 of the public keys of the bus's certificate and of the one before."""
+        own = self.folder / "bus"
+        known = re.findall(r"[0-9a-f]{64}", (own / "routes.conf").read_text()) if (own / "routes.conf").exists() else []
+        if not (own / "cert.pem").exists():
+            return known
+        key = x509.load_pem_x509_certificate((own / "cert.pem").read_bytes()).public_key()
+        spki = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+        pin = hashlib.sha256(spki).hexdigest()
+        return [pin] if alone else known if known[:1] == [pin] else [pin, *known[:1]]
+
     def _bus_config(self, at: str) -> str:
-        """Configuration that nats-server includes: service users by their public keys; the auth callout decides about other clients."""
-        public = {name: nats_jwt.public_key((self.folder / name / "nats.nk").read_text()) for name in _SERVICES}
-        guard = nats_jwt.public_key((self.folder / CONTROLLER / "guard.nk").read_text())
-        issuer = nats_jwt.public_key((self.folder / CONTROLLER / "issuer.nk").read_text())
-        users = ",\n      ".join(f"{{ nkey: {public[name]}, permissions: {_permissions(of_service(name))} }}" for name in _SERVICES)
+        """Configuration that nats-server includes: service users by their public keys; the auth callout decides about other clients.
+
+        NATS does not reload ``auth_callout``. So it names only keys in use, and by ``allowed_accounts`` no account of these users: a
+        connection that signs as one of them is admitted without a callout, and users are added and removed by a reload."""
+        users = ",\n      ".join(
+            f"{{ nkey: {key}, permissions: {_permissions(of_service(name))} }}"
+            for name in _SERVICES
+            for key in self._public_keys(f"{name}/nats.nk")
+        )
+        guards = self._public_keys(f"{CONTROLLER}/guard.nk")
+        issuer, *_ = self._public_keys(f"{CONTROLLER}/issuer.nk")
         return f"""# Made by services/kit/keyring.py. Public keys only; what may be said with them: services/kit/bus_permissions.py.
 tls {{
   cert_file: {json.dumps(at + "/cert.pem")}
@@ -269,7 +302,8 @@ accounts {{
       {users}
     ]
   }}
-  SYS {{ users: [ {{ nkey: {guard} }} ] }}
+  SYS {{ users: [ {", ".join(f"{{ nkey: {guard} }}" for guard in guards)} ] }}
+  KEYS {{ }}   # no user is in it
 }}
 system_account: SYS
 authorization {{
@@ -277,20 +311,29 @@ authorization {{
   auth_callout {{
     issuer: {issuer}
     account: SYS
-    auth_users: [ {", ".join([*public.values(), guard])} ]
+    auth_users: [ {guards[0]} ]
+    allowed_accounts: [ KEYS ]
   }}
 }}
 """
 
+    def _public_keys(self, file: str) -> list[str]:
+        """Of the seeds in a file of the keyring. Raises SettingError."""
+        try:
+            return [nats_jwt.public_key(seed) for seed in nats_jwt.read_seeds(self.folder / file)]
+        except (OSError, ValueError) as error:
+            raise SettingError(f"{file}: {error}") from None
 
-def _routes_config(at: str) -> str:
-    """What nats-server includes in ``cluster``: the certificate that clients are shown, required of both sides. Only the bus, the
-    controllers and etcd have one that is good for a client."""
+
+def _routes_config(at: str, pins: Sequence[str]) -> str:
+    """What nats-server includes in ``cluster``: the certificate that clients are shown, required of both sides. ``pins``: SHA-256 of the
+    public keys (SubjectPublicKeyInfo) that are accepted, so that no other certificate of the authority is."""
     return f"""tls {{
   cert_file: {json.dumps(at + "/cert.pem")}
   key_file: {json.dumps(at + "/key.pem")}
   ca_file: {json.dumps(at + "/ca.pem")}
   verify: true
+  pinned_certs: {json.dumps(pins)}
   timeout: 5
 }}
 """
@@ -333,8 +376,8 @@ def _once(path: Path, text: str) -> None:
 
 def _certificate(authority: Authority, folder: Path, names: Sequence[str], *, client: bool) -> None:
     """Make one unless there is one for just these names and this use."""
-    noted = folder / "names.json"
-    wanted = json.dumps([*sorted(set(names)), *(["(client)"] if client else ())])
+    noted = folder / _NAMES
+    wanted = json.dumps([*sorted(set(names)), *([_CLIENT] if client else ())])
     if noted.exists() and (folder / "key.pem").exists() and noted.read_text() == wanted:
         return
     authority.issue(folder, names, client=client)

@@ -1,4 +1,8 @@
-"""The tokens NATS's auth callout speaks: JSON claims signed with an ed25519 nkey. Only what the callout needs of NATS's JWT format."""
+"""The tokens NATS's auth callout speaks: JSON claims signed with an ed25519 nkey. Only what the callout needs of NATS's JWT format.
+
+A file holds several seeds, one a line, so that a key is rotated without a break (``services.kit.rotation``): the first is in use, the
+others are accepted; a line ``SEED next`` is one that will be in use.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ import binascii
 import hashlib
 import json
 import os
+from pathlib import Path
 from typing import Any, Final
 
 import nkeys  # type: ignore[import-untyped]
 
-__all__ = ["ACCOUNT", "USER", "key_from_seed", "new_seed", "public_key", "read_claims", "sign_claims"]
+__all__ = ["ACCOUNT", "USER", "key_from_seed", "new_seed", "public_key", "read_claims", "read_keys", "read_seeds", "sign_claims"]
 
 ACCOUNT: Final = nkeys.PREFIX_BYTE_ACCOUNT
 USER: Final = nkeys.PREFIX_BYTE_USER
@@ -29,6 +34,19 @@ def key_from_seed(seed: str) -> nkeys.KeyPair:
 
 def public_key(seed: str) -> str:
     return str(key_from_seed(seed).public_key.decode())
+
+
+def read_seeds(path: Path) -> list[str]:
+    """The seeds in a file, the one in use first. Raises OSError, and ValueError when it holds none."""
+    seeds = [line.split()[0] for line in path.read_text().splitlines() if line.strip()]
+    if not seeds:
+        raise ValueError(f"{path} holds no key")
+    return seeds
+
+
+def read_keys(path: Path) -> dict[str, nkeys.KeyPair]:
+    """The keys in a file by their public keys. Raises OSError, ValueError."""
+    return {public_key(seed): key_from_seed(seed) for seed in read_seeds(path)}
 
 
 def sign_claims(issuer: nkeys.KeyPair, claims: dict[str, Any], now_s: int) -> str:

@@ -73,7 +73,13 @@ class NatsServer:
         self._security = security
         self._host = host
         self._member = member
+        self._issuer = ""
         self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the issuer of its callout was replaced since it started: it reads that only then."""
+        return self._issuer != self._configured_issuer()
 
     @property
     def url(self) -> str:
@@ -113,6 +119,7 @@ class NatsServer:
     def _start_once(self, binary: str, deadline_s: float) -> None:
         config = self.folder / "nats.conf"
         config.write_text(self._config())
+        self._issuer = self._configured_issuer()
         with self.log_path.open("ab") as log:
             self.process = spawn([binary, "-c", str(config)], stdout=log, stderr=log)
         deadline = time.monotonic() + deadline_s
@@ -169,6 +176,9 @@ jetstream {{
         if self._security is None:
             return ""
         return f"include {json.dumps(os.path.relpath(self._security.with_name(name), self.folder))}"
+
+    def _configured_issuer(self) -> str:
+        return "" if self._security is None else self._security.read_text().partition("issuer: ")[2].partition("\n")[0]
 
     def _listening_port(self, pid: int) -> int | None:
         """The port from the file the server writes once it listens, or None while there is none."""

@@ -56,7 +56,11 @@ def _read_key(path: Path, wrap: KeyWrap | None) -> bytes:
     if wrap is not None:
         if len(stored) == _KEY_BYTES:
             raise WrongKey("it was kept without encryption")
-        return wrap.unwrap(stored)
+        key = wrap.unwrap(stored)
+        if not wrap.is_current(stored):
+            get_logger().info("the key of the model cache is wrapped under the first key for data at rest", file=str(path))
+            write_atomically(path, wrap.wrap(key), mode=0o600)
+        return key
     if len(stored) != _KEY_BYTES:
         raise OSError(f"{path} is damaged, or encrypted: set {AT_REST_VARIABLE}, or remove {path.parent}, and add its models again")
     return stored

@@ -102,6 +102,9 @@ class Child:
 
 _NODE_SEEN_S: Final = 10.0
 _POLL_S: Final = 0.02
+_RENEW_S: Final = 2.0
+_SETTLE_S: Final = 15.0
+"""In which a server of a cluster that was started again takes its streams back."""
 _HTTP: Final = ("controller", "billing")
 
 
@@ -173,6 +176,7 @@ async def serve(stop: asyncio.Event, folder: Path, backend: str, secure: Secure 
         ready({"nats": nats.url, **addresses, "dir": str(folder), "pids": {child.name: child.pid for child in children}})
         watching = [asyncio.create_task(_keep_nats(server)) for server in nats.servers]
         watching += [asyncio.create_task(child.keep()) for child in children]
+        watching.append(asyncio.create_task(_renew_nats(nats)))
         done, _ = await asyncio.wait([stopping, *watching], return_when=asyncio.FIRST_COMPLETED)
         for task in done - {stopping}:
             task.result()  # a child that cannot be kept up ends the stack
@@ -263,6 +267,16 @@ async def _keep_nats(nats: NatsServer) -> None:
         assert nats.process is not None
         await exited(nats.process)
         nats.start()
+
+
+async def _renew_nats(nats: NatsCluster) -> None:
+    """Stop, one after another, the servers whose issuer was replaced (``services.kit.rotation``); ``_keep_nats`` starts them again."""
+    while True:
+        await asyncio.sleep(_RENEW_S)
+        server = next((server for server in nats.servers if server.outdated), None)
+        if server is not None and server.process is not None:
+            server.process.terminate()
+            await asyncio.sleep(_SETTLE_S if len(nats.servers) > 1 else 0)
 
 
 if __name__ == "__main__":

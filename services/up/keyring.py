@@ -2,7 +2,7 @@
 
 WOOLY_HOSTS: names and addresses that clients call this machine by, separated by commas (beside those of the compose network).
 
-``python -P -m services.up.keyring FOLDER add|use|retire seal|ca``: one step of the rotation of a key, while the services run.
+``python -P -m services.up.keyring FOLDER add|use|retire seal|ca|bus``: one step of the rotation of a key, while the services run.
 WOOLY_NATS_URL: the bus, which ``retire seal`` asks for the end of the log.
 """
 
@@ -64,6 +64,8 @@ def _rotate(folder: Path, step: str, kind: str) -> int:
             case _:
                 rotation.retire(folder, kind, asyncio.run(_log_end(folder)) if kind == "seal" else 0)
         print("\n".join(rotation.describe(folder, kind)))
+        if (step, kind) == ("use", "bus"):
+            print("now restart the servers of the bus, one after another (`wooly up` does); then: retire bus")
     except (KitError, OSError) as error:
         print(f"keyring: {error}", file=sys.stderr)
         return 2

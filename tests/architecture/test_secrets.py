@@ -17,6 +17,7 @@ MODULES = {
     "services/controller/routes/oidc.py": frozenset({"state"}),
     "services/kit/access/access.py": frozenset({"given"}),
     "services/kit/access/tokens.py": frozenset({"mac", "payload"}),
+    "services/kit/access/totp.py": frozenset({"given", "digest"}),
     "services/kit/seal.py": frozenset({"given"}),
     "services/server/executor/staging.py": frozenset({"token"}),
     "services/server/model_cache_door.py": frozenset({"token"}),

@@ -69,7 +69,7 @@ PAGES = ("/", "/tasks?open={running}", "/nodes/atlas", "/credits", "/settings/ke
 MORE_PAGES = (
     "/tasks", "/tasks/{waiting}", "/tasks/new", "/tasks?q=nobody-has-this", "/nodes", "/groups", "/groups/new", "/groups/research",
     "/credits?by=task&period=day", "/utilization", "/utilization?by=task&period=week",
-    "/settings", "/settings/tiers", "/settings/users", "/settings/tenants", "/settings/quotas",
+    "/settings", "/settings/tiers", "/settings/users", "/settings/totp", "/settings/tenants", "/settings/quotas",
     "/settings/audit", "/help",
 )  # fmt: skip
 later = pytest.mark.soak

@@ -279,9 +279,7 @@ def test_a_key_makes_no_other_in_its_last_moment(tmp_path: Path) -> None:
     """It is revoked between the look at the log and the append: the append loses its race, and the second look ends it."""
 
     async def race(bus: Bus) -> None:
-        projection = LogProjection(bus)
-        projection.also(AccessView)
-        async with projection, PersonalKeys(bus, None) as personal:
+        async with PersonalKeys(bus, None) as personal, LogProjection(bus, personal) as projection:
             writer = Writer(bus, projection, personal)
             access = Access(on=True, view=lambda: projection.fold(AccessView), secrets=lambda: [b"s" * 32])
             maker, made = make_key().id, make_key().id
@@ -313,9 +311,7 @@ def test_a_password_that_was_changed_meanwhile_is_not_changed_again(tmp_path: Pa
     """A client with the old password changes it while an admin sets another one: the admin's holds."""
 
     async def race(bus: Bus) -> None:
-        projection = LogProjection(bus)
-        projection.also(AccessView)
-        async with projection, PersonalKeys(bus, None) as personal:
+        async with PersonalKeys(bus, None) as personal, LogProjection(bus, personal) as projection:
             writer, access = (
                 Writer(bus, projection, personal),
                 Access(on=True, view=lambda: projection.fold(AccessView), secrets=lambda: [b"s" * 32]),

@@ -25,7 +25,7 @@ LEFT_OUT = {
     ("DELETE", "/api/v1/session"), ("GET", "/api/v1/audit/export"), ("GET", "/api/v1/billing/budgets/{tenant}"),
     ("GET", "/api/v1/billing/ledger"), ("GET", "/api/v1/keys/{key}"), ("GET", "/api/v1/placements"), ("GET", "/api/v1/tenants/{tenant}"),
     ("GET", "/api/v1/users/{user}"), ("POST", "/api/v1/placements/query"), ("POST", "/api/v1/session"),
-    ("POST", "/api/v1/session/oidc"), ("POST", "/api/v1/session/password"), ("POST", "/api/v1/tokens"),
+    ("POST", "/api/v1/session/oidc"), ("POST", "/api/v1/session/password"), ("POST", "/api/v1/tokens"), ("PUT", "/api/v1/session/totp"),
 }  # fmt: skip
 """Operations that the client has no method for."""
 
@@ -176,6 +176,8 @@ def use(client: Client) -> None:
     assert client.keys(tenant="initech", user="peter").items[0].expires_at is not None
     assert client.create_key(role="node", node="node-a").node == "node-a"
     assert client.revoke_key(key.id).state == "revoked"
+    with pytest.raises(ApiError, match="no second factor"):
+        client.remove_totp("peter")
     erased = client.erase_user("peter")
     assert (erased.title, erased.oidc_name, erased.disabled) == ("", None, True)
     assert client.erase_tenant("initech").disabled

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
+import re
+import shutil
 import signal
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import nats.errors
@@ -13,12 +19,14 @@ import pytest
 from bus_schemas.events import TaskStateChanged
 from bus_schemas.subjects import EVENTS_STREAM, JOURNAL_STREAM, TELEMETRY_STREAM, batch_stream
 from services.controller.metrics import log_copies
+from services.kit import rotation
 from services.kit.bus import connect
 from services.kit.bus_permissions import CONTROLLER
 from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused
 from services.kit.keyring import Keyring
-from services.kit.nats_server import NatsCluster, NatsServer
+from services.kit.nats_server import Member, NatsCluster, NatsServer
+from services.kit.process import free_port
 from services.up.secure import LOOPBACK
 from tests.support.cluster import BusServers, hub, launches_of
 from tests.support.node import DEADLINE_S, Node, floats, increment, until
@@ -180,6 +188,82 @@ def test_a_server_that_hangs_is_left_for_another_one(tmp_path: Path) -> None:
     finally:
         for server in servers:
             server.stop()
+
+
+@contextlib.contextmanager
+def pair(tmp_path: Path, ring: Keyring, other: Path) -> Iterator[tuple[NatsServer, NatsServer]]:
+    """Two servers of a cluster: one with the files of the bus in ``ring``, one with those in ``other``."""
+    ports = (free_port(), free_port())
+    first, second = (
+        NatsServer(tmp_path / name, security=at / "security.conf", member=Member(name, port, ports))
+        for name, port, at in zip("ab", ports, (ring.folder / "bus", other), strict=True)
+    )
+    try:
+        first.start()
+        second.start()
+        yield first, second
+    finally:
+        first.stop()
+        second.stop()
+
+
+def thief_of(ring: Keyring, part: str, folder: Path) -> Path:
+    """The files of the bus with the certificate of ``part``, without a limit on those of other servers."""
+    own = ring.folder / "bus"
+    shutil.copytree(own, folder)
+    for name in ("cert.pem", "key.pem"):
+        shutil.copy(ring.folder / part / name, folder / name)
+    for name in ("security.conf", "routes.conf"):
+        (folder / name).write_text(re.sub(r" *pinned_certs.*\n", "", (own / name).read_text().replace(str(own), str(folder))))
+    return folder
+
+
+def refused(server: NatsServer, ring: Keyring) -> bool:
+    """Whether the server refuses another one, which tries again and again, and has no route."""
+    before = len(server.log_path.read_text())
+    until(lambda: "TLS route handshake error" in server.log_path.read_text()[before:] or routes_of(server, ring) > 0, "a decision")
+    return routes_of(server, ring) == 0
+
+
+def test_only_holders_of_the_certificate_of_the_bus_join_it_as_servers(tmp_path: Path) -> None:
+    """The controller's certificate is of the same authority, for the same names, and good for a client."""
+    ring = Keyring.make(tmp_path / "keyring", {"bus": LOOPBACK, "controller": LOOPBACK}, [])
+    with pair(tmp_path / "1", ring, thief_of(ring, "controller", tmp_path / "thief")) as (server, _):
+        assert refused(server, ring)
+    stolen = thief_of(ring, "bus", tmp_path / "stolen")
+    with pair(tmp_path / "2", ring, stolen) as (server, other):
+        until(lambda: routes_of(server, ring) > 0, "a route")
+        other.stop()
+        rotation.add(ring.folder, "ca")
+        shutil.copy(ring.ca, stolen / "ca.pem")
+        rotation.use(ring.folder, "ca")
+        assert server.process is not None
+        server.process.send_signal(signal.SIGHUP)
+        other.start()
+        until(lambda: routes_of(server, ring) > 0, "a route of a server that does not have its new certificate yet")
+        other.stop()
+        rotation.retire(ring.folder, "ca", 0)
+        server.process.send_signal(signal.SIGHUP)
+        shutil.copy(ring.ca, stolen / "ca.pem")  # so that it accepts the others
+        other.start()
+        assert refused(server, ring)
+    with pair(tmp_path / "3", ring, ring.folder / "bus") as (server, _):
+        until(lambda: routes_of(server, ring) > 0, "a route with the new certificate")
+
+
+def routes_of(server: NatsServer, ring: Keyring) -> int:
+    """How many routes the server has to others."""
+
+    async def asked() -> int:
+        seed = (ring.folder / "controller" / "guard.nk").read_text()
+        shown = replace(Credentials.from_environment(ring.environment("controller"), server.url), nkey_seed=lambda: seed, seal=None)
+        bus = await connect(server.url, name="guard", credentials=shown)
+        try:
+            return len(json.loads(await bus.request("$SYS.REQ.SERVER.PING.ROUTEZ", b""))["data"]["routes"])
+        finally:
+            await bus.close()
+
+    return asyncio.run(asked())
 
 
 @pytest.mark.soak

@@ -393,7 +393,7 @@ def test_a_task_that_is_in_the_log_and_cannot_be_read_yet_is_not_answered(tmp_pa
     async def submitted(url: str) -> None:
         bus = await connect(url, name="controller")
         await bus.ensure_streams()
-        async with LogProjection(bus) as projection, PersonalKeys(bus, None) as personal:
+        async with PersonalKeys(bus, None) as personal, LogProjection(bus, personal) as projection:
             await projection._follower.stop()
             await bus.publish_events("task", "t", [task])
             with pytest.raises(BusUnavailable, match="try again"):

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from bus_schemas.events import Event, KeyIssued, TenantChanged, UserChanged
+from bus_schemas.events import Event, KeyIssued, TaskSubmitted, TenantChanged, UserChanged
 from bus_schemas.subjects import EVENTS_STREAM
 from services.controller.log_projection import LogProjection
 from services.controller.personal import ERASED, PersonalKeys
+from services.controller.task_index import TaskIndex
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.at_rest import FileKeyWrap
@@ -30,6 +31,7 @@ FACTS: tuple[TenantChanged | UserChanged | KeyIssued, ...] = (
     KeyIssued(5, "k2", "acme", "", "service", "$argon2id$", title="Acme's robot"),
     KeyIssued(6, "k3", "", "", "node", "$argon2id$", title="rack-7", node="rack-7"),
 )
+OWNERS = ("tenant.acme", "user.anna", "user.bert")
 NAMES = (b"Acme", b"Anna", b"example.org", b"4711", b"Bert", b"notebook", b"robot")
 
 
@@ -39,9 +41,7 @@ async def controller(url: str) -> AsyncIterator[tuple[Writer, LogProjection]]:
     bus = await connect(url, name="controller")
     await bus.ensure_streams()
     async with PersonalKeys(bus, WRAP) as personal:
-        projection = LogProjection(bus)
-        projection.also(AccessView, lambda: AccessView(personal.opened))
-        personal.on_change = lambda owner: projection.fold(AccessView).reopen(owner)
+        projection = LogProjection(bus, personal)
         async with projection:
             yield Writer(bus, projection, personal), projection
     await bus.close()
@@ -106,6 +106,83 @@ def test_erased_names_are_nowhere_and_the_log_is_as_it_was(tmp_path: Path) -> No
 
     folder = tmp_path / "nats"
     nats = NatsServer(folder, sync_always=True)
+    nats.start()
+    try:
+        asyncio.run(whole())
+    finally:
+        nats.stop()
+
+
+def test_titles_of_tasks_are_erased_with_their_tenant(tmp_path: Path) -> None:
+    def titles(projection: LogProjection) -> dict[str, str]:
+        return {name: task.submitted.title for name, task in projection.view.tasks.items()}
+
+    async def whole() -> None:
+        bus = await connect(nats.url, name="controller")
+        await bus.ensure_streams()
+        await bus.publish_events("task", "t0", [TaskSubmitted(1, "t0", "acme", 2, 0, title="of an earlier version")])
+        async with controller(nats.url) as (writer, first), controller(nats.url) as (_, second):
+            index = TaskIndex()
+            for task, tenant, title in (
+                ("t1", "acme", "Anna's study"),
+                ("t2", "best", "Bert's study"),
+                ("t3", "", "local"),
+                ("t4", "acme", ""),
+            ):
+                await writer.append("task", task, [TaskSubmitted(1, task, tenant, 2, 0, title=title)])
+            wanted = {"t0": "of an earlier version", "t1": "Anna's study", "t2": "Bert's study", "t3": "local", "t4": ""}
+            assert titles(first) == wanted
+            await until_async(lambda: shows(second, wanted), "the other controller reads them")
+            index.follow(first.view)
+            log = b"".join(await stored(first.bus))
+            assert b"study" not in log and b"local" in log
+            await writer.erase(["tenant.acme"])
+            assert titles(first) == wanted | {"t1": ERASED}
+            await until_async(lambda: shows(second, wanted | {"t1": ERASED}), "the other controller forgets them")
+            index.follow(first.view)
+            assert index.all.rows["t1"].title == ERASED
+            async with controller(nats.url) as (_, third):
+                assert titles(third) == wanted | {"t1": ERASED}
+        await bus.close()
+
+    async def shows(projection: LogProjection, wanted: dict[str, str]) -> bool:
+        await projection.caught_up()
+        return titles(projection) == wanted
+
+    nats = NatsServer(tmp_path / "nats", sync_always=False)
+    nats.start()
+    try:
+        asyncio.run(whole())
+    finally:
+        nats.stop()
+
+
+def test_personal_keys_outlive_the_key_that_wraps_them(tmp_path: Path) -> None:
+    async def whole() -> None:
+        async with controller(nats.url) as (writer, projection):
+            await write(writer, projection, *FACTS)
+            before = await keys(projection.bus)
+        bus = await connect(nats.url, name="controller")
+        async with PersonalKeys(bus, FileKeyWrap(b"n" * 32, b"k" * 32)), PersonalKeys(bus, FileKeyWrap(b"n" * 32, b"k" * 32)):
+            pass
+        after = await keys(bus)
+        assert after.keys() == before.keys() and not set(after.values()) & set(before.values())
+        for data in before.values():
+            assert not await asyncio.to_thread(on_disk, tmp_path / "nats", data), "the bus overwrote it"
+        with pytest.raises(StartError, match="WOOLY_AT_REST_KEY_FILE"):
+            await PersonalKeys(bus, WRAP).__aenter__()
+        async with PersonalKeys(bus, FileKeyWrap(b"n" * 32)) as personal:
+            sealed = await personal.sealed(FACTS)
+            assert [personal.opened(fact) for fact in sealed] == list(FACTS)  # type: ignore[type-var]  # facts of access alone
+            assert await keys(bus) == after, "nothing is left to wrap again"
+        assert not [name for name in NAMES if name in b"".join(await stored(bus))]
+        await bus.close()
+
+    async def keys(bus: Bus) -> dict[str, bytes]:
+        found = [await bus.message("KV_wooly_personal", last_by_subj=f"$KV.wooly_personal.{owner}") for owner in OWNERS]
+        return {owner: message[1] for owner, message in zip(OWNERS, found, strict=True) if message is not None}
+
+    nats = NatsServer(tmp_path / "nats", sync_always=True)
     nats.start()
     try:
         asyncio.run(whole())

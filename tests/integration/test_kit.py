@@ -17,6 +17,7 @@ import pytest
 from bus_schemas import subjects
 from bus_schemas.events import Event, TaskStateChanged, encode_events
 from services.controller.log_projection import LogProjection
+from services.controller.personal import PersonalKeys
 from services.kit.bus import Bus, connect
 from services.kit.errors import BusRefused, BusUnavailable, Conflict, StartError
 from services.kit.nats_server import NatsServer
@@ -109,6 +110,25 @@ class TestPublish:
             await _say(nats, *(_message(b"wooly.evt.node.n1", head) for head in heads))
             assert await bus.publish_events("access", "a", [event(2)]) == position + len(heads) + 1
             await bus.close()
+
+        run(body())
+
+    def test_a_conditional_write_whose_acknowledgement_is_lost_is_no_conflict(self, nats: NatsServer) -> None:
+        """nats-server checks conditions before it recognises a repeat."""
+
+        async def body() -> None:
+            bus = await ready(nats)
+            subject, inbox = subjects.event_subject("task", "t"), bus._ack_inbox
+            bus._ack_inbox = "_INBOX.lost"  # nothing listens there
+            writing = asyncio.create_task(bus.publish_acked(subject, b"\x90", expect_last_on_subject=0))
+            await until_async(lambda: stored(bus), "the message is stored")
+            bus._ack_inbox = inbox
+            assert await writing == 1
+            assert await bus.last_position(subjects.EVENTS_STREAM) == 1
+            await bus.close()
+
+        async def stored(bus: Bus) -> bool:
+            return await bus.last_position(subjects.EVENTS_STREAM) == 1
 
         run(body())
 
@@ -264,8 +284,8 @@ def test_old_messages_that_do_not_count_are_passed_over(nats: NatsServer) -> Non
     """A projection reads those that count, its position is the end of the log all the same, and live messages come on any subject."""
 
     class Counting(LogProjection):
-        def __init__(self, bus: Bus) -> None:
-            super().__init__(bus)
+        def __init__(self, bus: Bus, personal: PersonalKeys) -> None:
+            super().__init__(bus, personal)
             self.read: list[str] = []
 
         def apply(self, position: int, subject: str, data: bytes) -> None:
@@ -283,7 +303,7 @@ def test_old_messages_that_do_not_count_are_passed_over(nats: NatsServer) -> Non
             await asyncio.gather(*(bus.publish_acked(usage, empty) for _ in range(500)))
         end = await bus.last_position(subjects.EVENTS_STREAM)
         assert end == len(counted) * 501
-        async with Counting(bus) as log:
+        async with PersonalKeys(bus, None) as personal, Counting(bus, personal) as log:
             assert log.read == counted and log.position == end
             assert await log.caught_up()
             await log.wait_for(await bus.publish_acked(usage, empty))

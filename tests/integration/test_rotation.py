@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import nats.errors
 import numpy as np
 import pytest
 from cryptography import x509
@@ -31,11 +32,12 @@ from services.kit.access.checker import NO_SECRET
 from services.kit.access.tokens import Token, make_key, write_token
 from services.kit.bus import connect
 from services.kit.credentials import Credentials
+from services.kit.nats_jwt import read_seeds
 from services.kit.seal import Seal, read_seal_keys
 from services.kit.tls import client_context, server_context
 from tests.adversarial.stack.field import program_of
 from tests.support.node import DEADLINE_S, until
-from tests.support.secure import SecureStack
+from tests.support.secure import SecureStack, line
 from tests.support.world import World
 from wooly.config import load
 from wooly.link import Flush
@@ -240,7 +242,21 @@ def test_every_key_under_load(world: World, traffic: Traffic) -> None:
     traffic.more()
     rotate(stack, "retire", "ca")
     traffic.more()
+
+    # -- the users of the bus, and the issuer of its callout
+    assert admitted(stack, stolen / "nats.nk") and admitted(stack, stolen / "guard.nk")
+    rotate(stack, "add", "bus")
+    traffic.more()
+    rotate(stack, "use", "bus")
+    log = (stack.folder / "state" / "nats" / "nats.log").read_bytes
+    until(lambda: log().count(b"Server is ready") == 2, "the bus, started again with the new issuer")
+    traffic.more()
+    assert admitted(stack, stolen / "nats.nk") and admitted(stack, ring.folder / "controller" / "nats.nk")
+    rotate(stack, "retire", "bus")
+    until(lambda: not admitted(stack, stolen / "nats.nk"), "the end of the old users")
+    traffic.more()
     traffic.stop()
+    assert not admitted(stack, stolen / "guard.nk") and admitted(stack, ring.folder / "controller" / "guard.nk")
 
     # -- what was retired is worth nothing
     with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -290,6 +306,19 @@ def forged_session(world: World, seal: Seal) -> int:
     except urllib.error.HTTPError as error:
         return error.code
     return 200
+
+
+def admitted(stack: SecureStack, seeds: Path) -> bool:
+    """Whether the bus admits the user whose seed is the first in this file."""
+
+    async def once() -> bool:
+        try:
+            async with line(stack, seed=read_seeds(seeds)[0]):
+                return True
+        except nats.errors.Error:
+            return False
+
+    return asyncio.run(once())
 
 
 def forged_key(world: World, seal: Seal) -> bool:

@@ -492,8 +492,8 @@ class QuotaUse(msgspec.Struct, frozen=True):
 
 
 class User(msgspec.Struct, frozen=True):
-    """``tenant`` None: the whole cluster. ``oidc_name``: how the identity provider names the user (None: no login through it);
-    ``oidc_linked``: an identity of the provider has logged in as this user."""
+    """``tenant`` None: the whole cluster. ``has_totp``: a second factor stands beside the password. ``oidc_name``: how the identity
+    provider names the user (None: no login through it); ``oidc_linked``: an identity of the provider has logged in as this user."""
 
     id: str
     tenant: str | None
@@ -501,6 +501,7 @@ class User(msgspec.Struct, frozen=True):
     title: str
     disabled: bool
     has_password: bool
+    has_totp: bool
     oidc_name: str | None
     oidc_linked: bool
     updated_at: datetime

@@ -438,6 +438,10 @@ class Client:
         """Disable the user, and make name and identity unreadable for good."""
         return self._send("POST", f"users/{_part(user)}/erase", User)
 
+    def remove_totp(self, user: str) -> User:
+        """Remove the user's second factor."""
+        return self._send("DELETE", f"users/{_part(user)}/totp", User)
+
     def keys(self, *, tenant: str | None = None, user: str | None = None) -> Page[Key]:
         return self._get("keys", Page[Key], tenant=tenant, user=user)
 

@@ -6,12 +6,13 @@ import base64
 import secrets
 import sys
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import click
 
 from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json, send_json
+from wooly.cli.login import asked
 from wooly.cli.options import controller_flag, json_flag
 from wooly.cli.output import print_json, print_table
 
@@ -106,9 +107,10 @@ def revoke_key(controller: str, key: str) -> None:
 @keys.command("token")
 @controller_flag
 @click.option("--minutes", type=click.IntRange(1, 720), default=60, show_default=True, help="How long it is good.")
-def issue_token(controller: str, minutes: int) -> None:
-    """Print a short-lived token of your key, for programs that use REST. It ends with the key, and creates no keys and users."""
-    made = send_json("POST", controller, f"{_PATH}/tokens", {"expires_in_s": minutes * 60}, what=_WHAT)
+@click.option("--scope", "scopes", multiple=True, type=click.Choice(_SCOPES), help="Narrow it; may be given several times.")
+def issue_token(controller: str, minutes: int, scopes: tuple[str, ...]) -> None:
+    """Print a short-lived token of your key, for programs (WOOLY_API_KEY). It ends with the key, and creates no keys and users."""
+    made = send_json("POST", controller, f"{_PATH}/tokens", {"expires_in_s": minutes * 60, "scopes": scopes}, what=_WHAT)
     echo(made["token"])
     echo(f"token {made['id']} of key {made['key']}, good until {made['expires_at']}", err=True)
 
@@ -187,7 +189,7 @@ def erase_tenant(controller: str, name: str) -> None:
 
 @click.group()
 def users() -> None:
-    """Users: list, create, set, disable, enable, erase."""
+    """Users: list, create, set, totp, disable, enable, erase."""
 
 
 @users.command("list")
@@ -251,6 +253,26 @@ def set_user(
 def _user_state(controller: str, name: str, disabled: bool) -> None:
     changed = send_json("PATCH", controller, f"{_PATH}/users/{quote(name, safe='')}", {"disabled": disabled}, what=_WHAT)
     echo(f"user {changed['id']} is {'disabled: their keys and sessions open nothing' if disabled else 'enabled'}")
+
+
+@users.command("totp")
+@controller_flag
+@click.option("--remove", metavar="NAME", default="", help="Remove the second factor of this user (administrators).")
+def second_factor(controller: str, remove: str) -> None:
+    """Set up a second factor (TOTP) for logins with your own password."""
+    if remove:
+        send_json("DELETE", controller, f"{_PATH}/users/{quote(remove, safe='')}/totp", what=_WHAT)
+        echo(f"the second factor of user {remove} is removed; their sessions have ended")
+        return
+    who = get_json(controller, f"{_PATH}/session", what=_WHAT)
+    password, secret = asked("Password: "), base64.b32encode(secrets.token_bytes(20)).decode()
+    issuer, name = f"Wooly at {urlsplit(controller).netloc}", who["name"]
+    address = f"otpauth://totp/{quote(f'{issuer}:{name}')}?secret={secret}&issuer={quote(issuer)}"
+    echo(f"enter this secret in your authenticator app, or open the address on its device\n\n  {secret}\n  {address}\n", err=True)
+    body = {"password": password, "secret": secret, "code": asked("Code that the app shows: ", hide=False)}
+    made = send_json("PUT", controller, f"{_PATH}/session/totp", body, what=_WHAT)
+    echo("recovery codes, each good for one login without the app; they are not shown again", err=True)
+    echo("\n".join(made["recovery_codes"]))
 
 
 @users.command("disable")

@@ -25,12 +25,14 @@ from wooly.cli.http import send_json
 from wooly.cli.options import controller_flag
 from wooly.rest import Credentials, detail_of, open_url
 
-__all__ = ["described", "login", "logout"]
+__all__ = ["asked", "described", "login", "logout"]
 
 _WHAT: Final = "controller"
 _SESSION: Final = "/api/v1/session"
 _KEYS: Final = "/api/v1/keys"
 _KEY: Final = re.compile(r"wk_[a-z2-7]{16}_[a-z2-7]{52}")
+_CODE_HEADER: Final = "X-Code-Needed"
+"""Of the answer to a right password without the code of the second factor."""
 _TIMEOUT_S: Final = 10.0
 _DAY_S: Final = 86_400
 _ASK_AGAIN: Final = (409, 429, 503)
@@ -54,7 +56,7 @@ def login(controller: str, user: str | None, oidc: bool, days: int | None) -> No
     elif user:
         key = _key_by_password(controller, user, days or _PASSWORD_DAYS)
     else:
-        key = _secret("API key: ").strip()
+        key = asked("API key: ").strip()
     if not _KEY.fullmatch(key):
         raise CommandError("this is no API key: it looks like wk_<id>_<secret>; an admin makes one, or you do on the page Settings")
     who = _who(controller, key)
@@ -109,8 +111,16 @@ def _who(controller: str, key: str) -> dict[str, Any]:
 
 def _key_by_password(controller: str, user: str, days: int) -> str:
     """A new key of ``user``, made in a session that ends at once."""
-    with _asking(controller, f"let {user} in"), _begun(controller, {"user": user, "password": _secret("Password: ")}) as answer:
-        return _key_of_session(controller, answer, days)
+    login = {"user": user, "password": asked("Password: ")}
+    with _asking(controller, f"let {user} in"):
+        try:
+            answer = _begun(controller, login)
+        except urllib.error.HTTPError as error:
+            if error.headers.get(_CODE_HEADER) is None:
+                raise
+            answer = _begun(controller, {**login, "code": asked("Code: ", hide=False)})
+        with answer:
+            return _key_of_session(controller, answer, days)
 
 
 def _key_by_provider(controller: str, days: int) -> str:
@@ -168,10 +178,10 @@ def _with(key: str) -> Credentials:
     return dataclasses.replace(Credentials.of(configuration.load(task=False)), api_key=key)
 
 
-def _secret(prompt: str) -> str:
-    """From the terminal without an echo, or the first line of standard input."""
+def asked(prompt: str, *, hide: bool = True) -> str:
+    """From the terminal (``hide``: without an echo), or the next line of standard input."""
     if sys.stdin.isatty():
-        return str(click.prompt(prompt.rstrip(": "), hide_input=True))
+        return str(click.prompt(prompt.rstrip(": "), hide_input=hide))
     return sys.stdin.readline().rstrip("\n")
 
 

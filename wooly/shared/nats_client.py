@@ -50,14 +50,22 @@ class ReconnectingClient(Client):
     """With an auth callout, the bus's answer to a connection can be late, and it is a refusal while the callout service is down. nats-py
     then closes for good; this client keeps trying, as after any broken connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, seed: Callable[[], str] | None = None) -> None:
+        """``seed``: of the nkey to connect with, asked for at every connection."""
         super().__init__()
         self._nuid = _UnpredictableNames()
+        self._seed = seed
 
     @property
     def requires_authentication(self) -> bool:
         """Whether the connected bus authenticates its clients."""
         return bool(self._server_info.get("auth_required"))
+
+    def _connect_command(self) -> bytes:
+        if self._seed is not None:
+            self._nkeys_seed_str = self._seed()
+            self._setup_nkeys_connect()
+        return super()._connect_command()
 
     async def _process_err(self, err_msg: str) -> None:
         if "permissions violation" in err_msg.lower() or not self.options.get("allow_reconnect"):
@@ -102,7 +110,7 @@ async def connect(
 ) -> ReconnectingClient:
     """Connect once; the connection then reconnects without limit. Raises OSError, nats.errors.Error, TimeoutError; NotAdmitted, after which
     the caller should try again."""
-    client = ReconnectingClient()
+    client = ReconnectingClient(credentials.nkey_seed)
     try:
         async with asyncio.timeout(timeout_s):  # after a failed handshake nats-py waits for a farewell that never arrives
             await client.connect(

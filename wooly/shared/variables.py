@@ -259,7 +259,8 @@ VARIABLES: Final[tuple[Variable, ...]] = (
     ),
     Variable(
         "WOOLY_AT_REST_KEY_FILE", "path", "the model cache is not encrypted, keys are not wrapped", ("node", "controller"),
-        "A file with the key (64 hexadecimal digits) that wraps the key of a node's model cache, or the controllers' keys of names.",
+        "A file with the key (64 hexadecimal digits; further ones, a line each, only unwrap) that wraps the key of a node's model cache, "
+        "or the controllers' keys of names.",
     ),
     Variable(
         "WOOLY_WEBHOOK_PRIVATE", "0 or 1", "0", _CONTROLLER,

@@ -22,7 +22,7 @@ from bus_schemas.subjects import LOCAL
 from wooly import progress
 from wooly.config import Config
 from wooly.errors import ConfigError, NoServerError
-from wooly.shared.credentials import BusCredentials, is_encrypted, plain_hosts
+from wooly.shared.credentials import BusCredentials, is_encrypted, plain_hosts, split_key
 from wooly.shared.nats_client import NotAdmitted, ReconnectingClient, connect
 from wooly.shared.tls import client_context, is_loopback
 from wooly.transport.patience import Away, repeat
@@ -44,10 +44,9 @@ def bus_credentials(config: Config, urls: Sequence[str] = ()) -> BusCredentials:
             f"WOOLY_NATS_URL: the API key is not sent to {outside[0]} in plain text; write tls://{outside[0]}, or set WOOLY_INSECURE=1 "
             "in a private network"
         )
-    _, _, rest = config.api_key.partition("_")
-    key, _, secret = rest.partition("_")
+    key, secret = split_key(config.api_key) or (LOCAL, "")
     try:
-        return BusCredentials(key or LOCAL, secret, tls=client_context(config.tls_ca) if encrypted else None)
+        return BusCredentials(key, secret, tls=client_context(config.tls_ca) if encrypted else None)
     except ValueError as error:
         raise ConfigError(str(error)) from None
 
@@ -141,13 +140,16 @@ class BusThread:
             await self._nc.publish(subject, data, headers={"Nats-Msg-Id": message_id})
 
     async def subscribe(self, subject: str, handler: Callable[[bytes], None]) -> None:
-        """Call ``handler(data)`` for every message."""
+        """Call ``handler(data)`` for every message. Returns once the bus knows; nats-py waits in vain for a confirmation that a broken
+        connection has lost, so it is asked for again."""
 
         async def on_message(message: Msg) -> None:
             handler(message.data)
 
         await self._nc.subscribe(subject, cb=on_message)
-        await self._nc.flush(timeout=5)
+        while True:
+            with contextlib.suppress(nats.errors.TimeoutError):
+                return await self._nc.flush(timeout=1)
 
     async def request(self, subject: str, data: bytes, timeout_s: float) -> bytes:
         """One answer. Raises NoAnswer."""

@@ -247,12 +247,11 @@ class UserActions:
         """A new password ends the user's sessions; a lesser role narrows their keys; another tenant ends their keys of the old one; another
         ``oidc_name`` forgets the linked identity, and ends the sessions."""
         await self._log.caught_up()
-        self._check_may(by, self.seen(by, user))
+        self.changeable(by, user)
         phc = await self._hash(user, values.password)
 
         def decide(view: AccessView) -> Change | None:
-            held = self.seen(by, user)
-            self._check_may(by, held)
+            held = self.changeable(by, user)
             check(f"user {user}", held.position, revision)
             old = held.fact
             given = {
@@ -277,9 +276,7 @@ class UserActions:
         """Disable the user, and make the user's personal fields unreadable in the whole log, for good. To be repeated when it fails."""
 
         def decide(view: AccessView) -> Change:
-            held = self.seen(by, user)
-            self._check_may(by, held)
-            fact = held.fact
+            fact = self.changeable(by, user).fact
             return Change(
                 UserChanged(time.time_ns(), user, fact.tenant, fact.role, disabled=True), "user.write", user, fact.tenant, "erased"
             )
@@ -324,10 +321,12 @@ class UserActions:
 
         return (await self._log.change(Caller(who, source), decide)).person(user)
 
-    @staticmethod
-    def _check_may(by: Caller, held: User) -> None:
+    def changeable(self, by: Caller, user: str) -> User:
+        """A user whom the caller may change. Raises NotThere, Denied, Forbidden."""
+        held = self.seen(by, user)
         by.require("user.write", held.fact.tenant)
         check_over(by.identity, held.fact.role, held.fact.tenant)
+        return held
 
     async def _hash(self, user: str, password: str | None) -> str | None:
         """The PHC string; empty for no password, None when there is nothing to change."""

@@ -32,6 +32,7 @@ def user_answer(user: User) -> Json:
         "title": fact.title,
         "disabled": fact.disabled,
         "has_password": bool(fact.password_hash),
+        "has_totp": bool(user.stored.totp),
         "oidc_name": fact.oidc_name or None,
         "oidc_linked": bool(fact.oidc_subject),
         "updated_at": rfc3339(fact.at_ns),

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from urllib.parse import urlencode
 
 import msgspec
-from litestar import Response, delete, get, patch, post
+from litestar import Response, delete, get, patch, post, put
 from litestar.enums import RequestEncodingType
 from litestar.params import Body, Parameter
 from litestar.response import Stream
@@ -37,6 +37,7 @@ from services.controller.bodies import (
     PasswordBody,
     TenantBody,
     TokenBody,
+    TotpBody,
     UserBody,
     values_of,
 )
@@ -50,7 +51,7 @@ from services.controller.presenters.quotas import quota_answer, quota_uses
 from services.controller.routes import Limit, Offset, Revision, page, problems, revision_of
 from services.kit.access import AccessView
 from services.kit.access.access import Access
-from services.kit.access.errors import Unauthenticated
+from services.kit.access.errors import CodeNeeded, Unauthenticated
 from services.kit.access.headers import check_same_site
 from services.kit.access.rules import AUDITED, Identity, local_identity
 from services.kit.access.tokens import Token
@@ -62,6 +63,7 @@ from wooly.shared.audit_chain import chained, signature_line
 
 __all__ = [
     "AUDIT", "KEYS", "LOGIN", "TENANTS", "USERS", "access_of", "begin_session", "inside", "oidc_identity", "provider_of", "redirect_to",
+    "renewed_session",
 ]  # fmt: skip
 
 TenantId = Annotated[str, Parameter(description="id of a tenant")]
@@ -170,6 +172,20 @@ async def erase_user(request: Ask, user: UserId) -> Json:
     return user_answer(await parts_of(request).users.erase(caller_of(request), user))
 
 
+@delete(
+    "/api/v1/users/{user:str}/totp",
+    status_code=200,
+    summary="Remove a user's second factor",
+    action="user.write",
+    responses=problems(404, 409),
+)
+async def delete_totp(request: Ask, user: UserId) -> Json:
+    """For a user whose app and recovery codes are lost. The user's sessions end; the password alone is enough until the next enrolment."""
+    parts = parts_of(request)
+    await parts.second_factor.remove(caller_of(request), user)
+    return user_answer(parts.projection.fold(AccessView).users[user])
+
+
 @get("/api/v1/keys", summary="List the caller's keys; for admins also those of others", action="key.read", responses=problems())
 async def keys(request: Ask, tenant: str | None = None, user: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
     parts = parts_of(request)
@@ -205,15 +221,17 @@ async def delete_key(request: Ask, key: KeyId) -> Json:
 @post("/api/v1/tokens", status_code=200, summary="Issue a short-lived token of the caller's key", action="anyone",
       responses=problems(409, 413))  # fmt: skip
 async def post_token(request: Ask, data: TokenBody) -> Json:
-    """REST takes the token as ``Authorization: Bearer`` until it expires, the key is revoked or expires, or its user or tenant is disabled.
-    It has the rights of the key, but creates no tokens, keys, users and tenants. 409 unless the caller sends a key."""
+    """REST takes it as ``Authorization: Bearer``, and the bus as password beside the key's id as user, until it expires, the key is
+    revoked or expires, or its user or tenant is disabled. It has the rights of the key, or those of them that ``scopes`` allow (403: the
+    key does not have them), but creates no tokens, keys, users and tenants. 409 unless the caller sends a key."""
     who = caller_of(request).identity
     if proof_of(request).kind != "key":
         raise OutOfState("tokens are issued for API keys: send one as `Authorization: Bearer <key>`")
     access = access_of(request)
-    token = access.access_token(who, data.expires_in_s)
-    await _note(request, who, "token.issue", token)
-    return {"token": access.write(token), "id": token.id, "key": who.key, "expires_at": rfc3339(token.expires_s * 10**9)}
+    token = access.access_token(who, data.expires_in_s, tuple(sorted(set(data.scopes))))
+    await _note(request, who, "token.issue", token, f"key {who.key}" + (f", only {', '.join(token.scopes)}" if token.scopes else ""))
+    expires = rfc3339(token.expires_s * 10**9)
+    return {"token": access.write(token), "id": token.id, "key": who.key, "scopes": list(token.scopes or who.scopes), "expires_at": expires}
 
 
 @get("/api/v1/audit", summary="List audit records, newest first", action="audit.read", responses=problems())
@@ -297,7 +315,7 @@ def _ns(name: str, text: str | None) -> int | None:
 
 
 TENANTS: Final = [tenants, tenant, post_tenant, patch_tenant, erase_tenant, quotas]
-USERS: Final = [users, user, post_user, patch_user, erase_user]
+USERS: Final = [users, user, post_user, patch_user, erase_user, delete_totp]
 KEYS: Final = [keys, key, post_key, delete_key, post_token]
 AUDIT: Final = [audit, audit_export]
 
@@ -315,7 +333,7 @@ async def session(request: Ask) -> Json:
       responses=problems(409, 413))  # fmt: skip
 async def post_session(request: Ask, data: LoginBody) -> Response[Json]:
     check_same_site(request.scope)
-    who, token = await _log_in(request, data.user, data.password, data.key, data.device_code)
+    who, token = await _log_in(request, data)
     if token is None:
         return Response(identity_answer(who, csrf_token=None))
     access = access_of(request)
@@ -333,13 +351,17 @@ async def delete_session(request: Ask) -> Response[Json]:
 @post("/api/v1/session/password", status_code=200, summary="Change the caller's password", action="anyone", responses=problems(409, 413))
 async def post_password(request: Ask, data: PasswordBody) -> Response[Json]:
     """All other sessions of the user end; this one gets a new cookie."""
+    await parts_of(request).users.change_own_password(caller_of(request), data.old_password, data.new_password)
+    return Response({"changed": True}, headers=await renewed_session(request))
+
+
+@put("/api/v1/session/totp", summary="Enrol a second factor of the caller", action="anyone", responses=problems(409, 413))
+async def put_totp(request: Ask, data: TotpBody) -> Response[Json]:
+    """Logins with the password need a code from now on (TOTP, RFC 6238). Only this answer contains the recovery codes, each good for one
+    login. All other sessions of the user end; this one gets a new cookie."""
     caller = caller_of(request)
-    await parts_of(request).users.change_own_password(caller, data.old_password, data.new_password)
-    headers = {}
-    if proof_of(request).token is not None:
-        token = await begin_session(request, caller.identity)
-        headers = {"set-cookie": session_cookie_header(access_of(request), token, proof_of(request).secure)}
-    return Response({"changed": True}, headers=headers)
+    codes = await parts_of(request).second_factor.enrol(caller, data.password, data.secret, data.code)
+    return Response({"recovery_codes": codes}, headers=await renewed_session(request))
 
 
 @post("/login", status_code=303, summary="What the login page sends", action=None, include_in_schema=False)
@@ -347,7 +369,9 @@ async def post_login(request: Ask, data: Annotated[LoginForm, Body(media_type=Re
     check_same_site(request.scope)
     target = inside(data.next)
     try:
-        _, token = await _log_in(request, data.user, data.password, data.key)
+        _, token = await _log_in(request, LoginBody(data.user, data.password, data.code, data.key))
+    except CodeNeeded:
+        return redirect_to(f"/login?{urlencode({'code': 1, 'next': target})}")
     except (Unauthenticated, Invalid):
         return redirect_to(f"/login?{urlencode({'failed': 1, 'next': target})}")
     except QuotaReached as error:
@@ -363,22 +387,33 @@ async def post_logout(request: Ask, data: Annotated[LogoutForm, Body(media_type=
     return redirect_to("/login", end_cookie(proof_of(request).secure))
 
 
-async def _log_in(request: Ask, user: str, password: str, key: str, device_code: str = "") -> tuple[Identity, Token | None]:
+async def _log_in(request: Ask, data: LoginBody) -> tuple[Identity, Token | None]:
     """The identity and its new session (None without authentication). Raises Invalid, Unauthenticated, QuotaReached, Unsure; with a device
     code also LoginPending, ProviderUnavailable."""
     access = access_of(request)
     if not access.on:
         return local_identity(), None
     source = proof_of(request).source
-    if [bool(key), bool(user), bool(device_code)].count(True) != 1:
-        raise Invalid("key" if key else "user", "give either a user with a password, or a key, or a device code")
-    if device_code:
-        confirmed = await _confirmed(request, device_code)
+    if [bool(data.key), bool(data.user), bool(data.device_code)].count(True) != 1:
+        raise Invalid("key" if data.key else "user", "give either a user with a password, or a key, or a device code")
+    if data.device_code:
+        confirmed = await _confirmed(request, data.device_code)
         return confirmed, await begin_session(request, confirmed, "oidc")
-    who = await (access.identity_of_text(key.strip(), source) if key else access.checker.password(user.strip(), password, source))
-    if who is None:
+    if data.user:
+        who = await parts_of(request).second_factor.log_in(data.user.strip(), data.password, data.code.strip(), source)
+        return who, await begin_session(request, who)
+    keyed = await access.identity_of_text(data.key.strip(), source)
+    if keyed is None:
         raise Unauthenticated("the key is not valid")
-    return who, await begin_session(request, who)
+    return keyed, await begin_session(request, keyed)
+
+
+async def renewed_session(request: Ask) -> dict[str, str]:
+    """The headers that give a browser a new session in place of one that its user has just ended; none for other callers."""
+    if proof_of(request).token is None:
+        return {}
+    token = await begin_session(request, caller_of(request).identity)
+    return {"set-cookie": session_cookie_header(access_of(request), token, proof_of(request).secure)}
 
 
 async def begin_session(request: Ask, who: Identity, proved_by: str = "") -> Token:
@@ -446,4 +481,4 @@ def access_of(request: Ask) -> Access:
     return found
 
 
-LOGIN: Final = [session, post_session, delete_session, post_password, post_login, post_logout]
+LOGIN: Final = [session, post_session, delete_session, post_password, put_totp, post_login, post_logout]

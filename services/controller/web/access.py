@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,19 +11,23 @@ from litestar import Response, get, post
 from msgspec import UNSET
 
 from services.controller.actions.access import KeyValues, UserValues, visible_actions, visible_keys, visible_tenants, visible_users
-from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, UserBody, values_of
+from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, TotpBody, UserBody, values_of
 from services.controller.errors import Stale
 from services.controller.identity import caller_of
 from services.controller.parts import Ask, parts_of
 from services.controller.presenters import Json
 from services.controller.presenters.access import key_answer, tenant_answer, user_answer
 from services.controller.presenters.quotas import Use, quota_answer, quota_uses
+from services.controller.routes.access import renewed_session
 from services.controller.web.formats import bytes_text, count_text, duration_text
 from services.controller.web.forms import Values, form_values, read_as, redirect, revision_in
 from services.controller.web.listing import Listing
 from services.controller.web.settings import FORM_ERRORS, form_error, settings_page
 from services.kit.access import ROLES, SCOPES, AccessView
+from services.kit.access.errors import Unauthenticated
 from services.kit.access.rules import AUDITED
+from services.kit.access.totp import secret_text
+from services.kit.access.totp import uri as totp_uri
 
 __all__ = ["ROUTES"]
 
@@ -161,6 +166,49 @@ async def change_user(request: Ask, user: str) -> Response[Any]:
     return redirect("/settings/users", f"User {user} is saved.")
 
 
+@get("/settings/totp", action="anyone", include_in_schema=False)
+async def totp(request: Ask) -> Response[str]:
+    await parts_of(request).projection.caught_up()
+    return _totp(request, secret_text(secrets.token_bytes(20)), {})
+
+
+def _totp(request: Ask, secret: str, errors: dict[str, str], status: int = 200, codes: Sequence[str] = ()) -> Response[str]:
+    """``secret``: to be enrolled; ``codes``: recovery codes, shown once."""
+    name = caller_of(request).identity.name
+    user = parts_of(request).projection.fold(AccessView).users.get(name)
+    known = None if user is None or not user.fact.password_hash else user_answer(user)
+    address = totp_uri(secret, name, f"Wooly at {request.url.netloc}")
+    return settings_page(
+        request, "settings/totp.html", status=status, row=known, secret=secret, address=address, errors=errors, codes=codes
+    )
+
+
+@post("/settings/totp", action="anyone", include_in_schema=False, csrf="form")
+async def enrol_totp(request: Ask) -> Response[Any]:
+    values = await form_values(request)
+    body, errors = read_as(TotpBody, values)
+    if body is None:
+        return _totp(request, str(values.get("secret", "")), errors, 400)
+    try:
+        codes = await parts_of(request).second_factor.enrol(caller_of(request), body.password, body.secret, body.code)
+    except (*FORM_ERRORS, Unauthenticated) as error:
+        field, text = form_error(error)
+        return _totp(request, body.secret, {field or "password": text}, 400)
+    answer = _totp(request, body.secret, {}, 201, codes)
+    answer.headers.update(await renewed_session(request))
+    return answer
+
+
+@post("/settings/users/{user:str}/totp", action="user.write", include_in_schema=False, csrf="form")
+async def remove_totp(request: Ask, user: str) -> Response[Any]:
+    await form_values(request)
+    try:
+        await parts_of(request).second_factor.remove(caller_of(request), user)
+    except FORM_ERRORS as error:
+        return redirect(f"/settings/users/{user}", form_error(error)[1], "warn")
+    return redirect(f"/settings/users/{user}", f"The second factor of user {user} is removed.")
+
+
 # -- tenants -----------------------------------------------------------------------------------------------------------------------------
 
 
@@ -295,4 +343,7 @@ async def audit(request: Ask) -> Response[str]:
     return settings_page(request, "settings/audit.html", listing=listing, rows=shown, actions=actions, titles=titles)
 
 
-ROUTES: Final = [quotas, users, make_user, one_user, change_user, tenants, make_tenant, change_tenant, keys, make_key, revoke_key, audit]
+ROUTES: Final = [
+    quotas, users, make_user, one_user, change_user, totp, enrol_totp, remove_totp, tenants, make_tenant, change_tenant, keys, make_key,
+    revoke_key, audit,
+]  # fmt: skip

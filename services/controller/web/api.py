@@ -102,7 +102,14 @@ async def login(request: Request[Any, Any, Any]) -> Response[Any]:
     host = "" if oidc is None else oidc.settings.host
     problem_said = _OIDC_PROBLEMS.get(query.get("oidc", ""), "").format(host=host) if host else ""
     return page(
-        request, "login/page.html", target=target, failed="failed" in query, wait_s=wait_s, provider=host, provider_problem=problem_said
+        request,
+        "login/page.html",
+        target=target,
+        failed="failed" in query,
+        code="code" in query,
+        wait_s=wait_s,
+        provider=host,
+        provider_problem=problem_said,
     )
 
 

@@ -40,6 +40,7 @@ _TABS: Final[tuple[tuple[str, str, Action], ...]] = (
     ("/settings", "Cluster", "config.read"),
     ("/settings/tiers", "Tiers and prices", "credits.read"),
     ("/settings/keys", "API keys", "key.read"),
+    ("/settings/totp", "Second factor", "key.read"),
     ("/settings/users", "Users", "user.read"),
     ("/settings/tenants", "Tenants", "tenant.read"),
     ("/settings/quotas", "Quotas", "tenant.read"),

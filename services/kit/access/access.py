@@ -21,17 +21,20 @@ import ipaddress
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
+
+import msgspec
 
 from bus_schemas.events import decode_events
 from bus_schemas.quotas import QUOTAS
 from scheduler.buckets import Buckets, excess_of
 from services.kit.access.checker import Checker
 from services.kit.access.errors import Unauthenticated
-from services.kit.access.rules import Identity, local_identity
+from services.kit.access.rules import Identity, check_grant, local_identity
 from services.kit.access.tokens import (
     RELAY_S,
     SESSION_MAX_S,
@@ -209,13 +212,15 @@ class Access:
     def relay(self, who: Identity) -> Token:
         """A token that proves to another service, for a minute, that this caller asks through us."""
         now_s = int(time.time())
-        return self._token("relay", secrets.token_hex(_SESSION_ID_BYTES), who, now_s, now_s, RELAY_S)
+        token = self._token("relay", secrets.token_hex(_SESSION_ID_BYTES), who, now_s, now_s, RELAY_S)
+        return msgspec.structs.replace(token, scopes=who.scopes)
 
-    def access_token(self, who: Identity, life_s: int) -> Token:
-        """A token that stands for the key of ``who`` for ``life_s``, and no longer than the key is valid. Raises QuotaReached: each is
-        recorded in the log."""
+    def access_token(self, who: Identity, life_s: int, scopes: tuple[str, ...] = ()) -> Token:
+        """A token that stands for the key of ``who`` for ``life_s``, and no longer than the key is valid. ``scopes``: narrow it. Raises
+        Forbidden when they give a right that the key does not have, QuotaReached: each is recorded in the log."""
+        check_grant(who, who.role, who.tenant, scopes or who.scopes)
         session = self.begin_session(who)
-        return Token("access", session.id, who.name, who.key, "", session.began_s, session.issued_s, session.issued_s + life_s)
+        return Token("access", session.id, who.name, who.key, "", session.began_s, session.issued_s, session.issued_s + life_s, scopes)
 
     def write(self, token: Token) -> str:
         return write_token(self._secrets()[0], token)
@@ -249,7 +254,8 @@ class Access:
     def _holder(self, token: Token, now_ns: int) -> Identity | None:
         """The identity of the token's holder at ``now_ns``; None when its key is not valid any more, or the user has another password."""
         if token.key:
-            return self.view.principal(token.key, now_ns)
+            who = self.view.principal(token.key, now_ns)
+            return who if who is None or not token.scopes else replace(who, scopes=token.scopes)
         user = self.view.users.get(token.user)
         return self.view.person(token.user) if user is not None and user.stamp == token.stamp else None
 

@@ -18,7 +18,7 @@ import contextlib
 import ipaddress
 import time
 import unicodedata
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
@@ -28,7 +28,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from bus_schemas.quotas import QUOTAS, Excess, Rate
 from scheduler.buckets import Buckets, excess_of
-from services.kit.access.errors import Unauthenticated, Unsure
+from services.kit.access.errors import CodeNeeded, Unauthenticated, Unsure
 from services.kit.access.refusals import FAILED, Refusal, Refusals
 from services.kit.access.rules import Identity
 from services.kit.access.tokens import KeyText
@@ -66,10 +66,14 @@ class FailureLimits:
 
     def good(self, name: str, address: str) -> None:
         """The attempt succeeded: return its tokens, and remember the pair."""
+        self.give_back(name, address)
+        self._known[name, address_group(address)] = None
+
+    def give_back(self, name: str, address: str) -> None:
+        """The attempt tells nothing yet: return its tokens."""
         group = address_group(address)
         self._addresses.give_back(group)
         self._names.give_back(self._who(name, group))
-        self._known[name, group] = None
 
     def _who(self, name: str, group: str) -> str:
         return f"{name} {group}" if (name, group) in self._known else name
@@ -95,6 +99,8 @@ _FOR_EVER: Final = -1
 _WRONG: Final = "the key is not valid"
 _WRONG_PASSWORD: Final = "user or password is not valid"
 
+_PATIENCE_S: Final = 5.0
+_POLL_S: Final = 0.02
 _THREADS: Final = 2
 _PASSWORDS: Final = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 _SECRETS: Final = PasswordHasher(time_cost=1, memory_cost=8_192, parallelism=1)
@@ -134,8 +140,11 @@ class Checker:
             raise Unauthenticated(_WRONG)
         return who
 
-    async def password(self, user: str, password: str, source: str) -> Identity:
-        """The identity of ``user`` with ``password``. Raises Unauthenticated, QuotaReached, Unsure."""
+    async def password(
+        self, user: str, password: str, source: str, second: Callable[[Identity], Awaitable[None]] | None = None
+    ) -> Identity:
+        """The identity of ``user`` with ``password``. ``second``: checks the second factor, and raises Unauthenticated; that counts as a
+        failed login. Raises Unauthenticated, QuotaReached, Unsure, and what ``second`` raises."""
         self.require_log()
         if len(password) > PASSWORD_MAX:
             self._failed(user, source, "wrong password")
@@ -151,8 +160,17 @@ class Checker:
                 get_logger().warning("a login failed", user=user[:64], source=source)
                 self._failed(user, source, "wrong password")
                 raise Unauthenticated(_WRONG_PASSWORD)
-            self._limits.good(user, source)
-            return who
+        if second is not None:
+            try:
+                await second(who)
+            except CodeNeeded:
+                self._limits.give_back(user, source)
+                raise
+            except Unauthenticated:
+                self._failed(user, source, "wrong code")
+                raise
+        self._limits.good(user, source)
+        return who
 
     @contextlib.contextmanager
     def attempt(self, kind: str, source: str) -> Iterator[None]:
@@ -171,6 +189,13 @@ class Checker:
     async def hash_password(self, password: str) -> str:
         """The argon2id hash that ``password`` checks against. Raises QuotaReached."""
         return await self.hasher.hash_password(_one_spelling(password))
+
+    async def log_followed(self) -> None:
+        """Return once the log is followed, so that a restart of the bus delays requests and refuses none; after ``_PATIENCE_S`` in any
+        case."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not self._follows_log() and time.monotonic() < deadline:  # noqa: ASYNC110  # connections to the bus have no event
+            await asyncio.sleep(_POLL_S)
 
     def require_log(self) -> None:
         """Raises Unsure."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.kit.errors import RequestError
 
-__all__ = ["AccessError", "CrossSite", "Forbidden", "Hidden", "Unauthenticated", "Unsure"]
+__all__ = ["AccessError", "CodeNeeded", "CrossSite", "Forbidden", "Hidden", "Unauthenticated", "Unsure"]
 
 
 class AccessError(RequestError):
@@ -19,6 +19,16 @@ class Unauthenticated(AccessError):
     @property
     def headers(self) -> dict[str, str]:
         return {"WWW-Authenticate": "Bearer"}
+
+
+class CodeNeeded(Unauthenticated):
+    """The password is right, and the user has a second factor."""
+
+    kind, title = "code-needed", "Enter the code"
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"X-Code-Needed": "totp"}
 
 
 class Forbidden(AccessError):

@@ -55,6 +55,8 @@ AUDITED: Final = ACTIONS | {
     "password.change",
     "identity.link",
     "token.issue",
+    "totp.change",
+    "code.use",
 }
 """What an audit record may name: an action, an operation on one's own session, password or identity, or a refusal."""
 ROLES: Final = ("admin", "operator", "member", "viewer", "node", "service")

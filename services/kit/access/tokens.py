@@ -22,8 +22,9 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 __all__ = [
-    "FLOW_S", "KEY_ID", "KeyText", "LoginFlow", "RELAY_S", "RENEW_AFTER_S", "SESSION_MAX_S", "SESSION_S", "Token", "csrf_token",
-    "is_key_id", "make_key", "make_login_flow", "parse_key", "read_login_flow", "read_token", "write_login_flow", "write_token",
+    "FLOW_S", "KEY_ID", "KeyText", "LoginFlow", "RELAY_S", "RENEW_AFTER_S", "SESSION_MAX_S", "SESSION_S", "TOKEN_PREFIX", "Token",
+    "csrf_token", "is_key_id", "make_key", "make_login_flow", "parse_key", "read_login_flow", "read_token", "write_login_flow",
+    "write_token",
 ]  # fmt: skip
 
 _KEY_ID_BYTES: Final = 10
@@ -40,7 +41,7 @@ RELAY_S: Final = 60
 FLOW_S: Final = 600
 """Time for a login at an OpenID Connect provider."""
 _TEXT_MAX: Final = 4096
-_PREFIX: Final = "wt_"
+TOKEN_PREFIX: Final = "wt_"
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -90,6 +91,8 @@ class Token(msgspec.Struct, array_like=True, frozen=True):
     #: of this token
     issued_s: int
     expires_s: int
+    #: narrow the rights of the key; empty: all of them
+    scopes: tuple[str, ...] = ()
 
 
 def write_token(secret: bytes, token: Token) -> str:
@@ -132,13 +135,13 @@ def read_login_flow(secret: bytes, text: str, now_s: int) -> LoginFlow | None:
 
 def _signed(secret: bytes, purpose: bytes, value: msgspec.Struct) -> str:
     payload = msgspec.msgpack.encode(value)
-    return f"{_PREFIX}{_text(payload)}.{_text(_mac(secret, purpose, payload))}"
+    return f"{TOKEN_PREFIX}{_text(payload)}.{_text(_mac(secret, purpose, payload))}"
 
 
 def _read(secret: bytes, purpose: bytes, text: str, kind: type[T]) -> T | None:
-    if len(text) > _TEXT_MAX or not text.startswith(_PREFIX):
+    if len(text) > _TEXT_MAX or not text.startswith(TOKEN_PREFIX):
         return None
-    payload_text, dot, mac_text = text.removeprefix(_PREFIX).partition(".")
+    payload_text, dot, mac_text = text.removeprefix(TOKEN_PREFIX).partition(".")
     payload, mac = _bytes(payload_text), _bytes(mac_text)
     if not dot or payload is None or mac is None or not hmac.compare_digest(mac, _mac(secret, purpose, payload)):
         return None

@@ -13,6 +13,7 @@ import blake3
 from bus_schemas.events import ActionTaken, Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
 from services.kit.access.refusals import DENIED, FAILED
 from services.kit.access.rules import PEOPLE, Identity, rights
+from services.kit.access.totp import CODE_USE, unforgotten
 
 __all__ = ["AccessView", "Done", "Key", "Tenant", "User", "SESSION_END"]
 
@@ -53,8 +54,8 @@ class User:
 
     @property
     def stamp(self) -> str:
-        """Changes with the password and the provider's identity, so that sessions begun with others end."""
-        return blake3.blake3(f"{self.stored.password_hash}{self.stored.oidc_subject}".encode()).hexdigest(8)
+        """Changes with the password, the second factor and the provider's identity, so that sessions begun with others end."""
+        return blake3.blake3(f"{self.stored.password_hash}{self.stored.oidc_subject}{self.stored.totp}".encode()).hexdigest(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class AccessView:
         #: audit records, oldest first: of what was done, and of what was refused
         self._done: deque[Done] = deque(maxlen=_ACTIONS_KEPT)
         self._refused: deque[Done] = deque(maxlen=_REFUSALS_KEPT)
+        #: by user: codes of the second factor that were used, as ``totp.accepted`` notes them
+        self.codes_used: dict[str, frozenset[str]] = {}
         #: when sessions were ended, Unix ns
         self._ended: dict[str, int] = {}
 
@@ -93,6 +96,8 @@ class AccessView:
             (self._refused if event.action in (DENIED, FAILED) else self._done).append(Done(event, position))
             if event.action == SESSION_END:
                 self._end_session(event)
+            if event.action == CODE_USE:
+                self.codes_used[event.actor] = unforgotten(self.codes_used.get(event.actor, frozenset()) | {event.target})
             return
         if isinstance(event, TenantChanged):
             self.tenants[event.tenant] = Tenant(self._opened(event), position, event)
@@ -177,8 +182,10 @@ class AccessView:
         return Identity(known.fact.user, known.fact.tenant, known.fact.role)
 
     def resolve(self, who: Identity, now_ns: int) -> Identity | None:
-        """Re-resolve a cached identity; None if it was revoked. For operations that last longer than a request."""
-        return self.principal(who.key, now_ns) if who.key else self.person(who.name)
+        """Re-resolve a cached identity; None if it was revoked. For operations that last longer than a request. Scopes never change; a
+        token may have fewer than its key."""
+        now = self.principal(who.key, now_ns) if who.key else self.person(who.name)
+        return now and replace(now, scopes=who.scopes)
 
     def tenant_disabled(self, tenant: str) -> bool:
         known = self.tenants.get(tenant)

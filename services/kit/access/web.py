@@ -181,6 +181,9 @@ class AccessMiddleware(ASGIMiddleware):
         """Authenticate the caller. On public routes a bad cookie or key gives an anonymous identity; elsewhere it is refused."""
         public = needs_of(scope.get("route_handler")) == PUBLIC
         text = "" if public else bearer(scope)
+        cookie = "" if text else read_cookie(scope, SESSION, secure)
+        if text or cookie:
+            await self._access.checker.log_followed()
         if text:
             identity = await self._access.identity_of_text(text, source)
             if identity is not None:
@@ -194,7 +197,7 @@ class AccessMiddleware(ASGIMiddleware):
             if relayed is None:
                 raise Unauthenticated("the key is not valid")
             return relayed[1], Proof("relay", source, secure)
-        found = self._access.read(read_cookie(scope, SESSION, secure), "session")
+        found = self._access.read(cookie, "session")
         if found is None:
             return ANONYMOUS, Proof("none", source, secure)
         token, identity = found

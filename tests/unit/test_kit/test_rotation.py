@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shutil
 import socket
 import ssl
@@ -10,11 +12,15 @@ import threading
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from services.kit import rotation
 from services.kit.credentials import Credentials
 from services.kit.errors import SettingError
 from services.kit.keyring import Keyring
+from services.kit.nats_jwt import public_key, read_keys
 from services.kit.seal import HEADER, NAME_HEADER, Seal
 from services.kit.tls import client_context, server_context
 
@@ -78,6 +84,33 @@ def test_steps_out_of_order_are_refused(ring: Keyring, kind: str) -> None:
         rotation.add(ring.folder, kind)
 
 
+def test_the_users_of_the_bus_and_the_issuer_of_its_callout(ring: Keyring) -> None:
+    """NATS reloads users, and nothing of the callout: only ``use`` changes that."""
+    seed = Credentials.from_environment(ring.environment("billing"), "tls://127.0.0.1:1").nkey_seed
+    assert seed is not None
+    old, (users, callout) = seed(), bus_config(ring)
+    rotation.add(ring.folder, "bus")
+    assert seed() == old
+    more, same = bus_config(ring)
+    assert same == callout and len(more) == 8 and set(users) < set(more)
+    rotation.use(ring.folder, "bus")
+    assert seed() != old
+    assert set(bus_config(ring)[0]) == set(more) and bus_config(ring)[1] != callout
+    issuers = read_keys(ring.folder / "controller" / "issuer.nk")
+    assert [key in bus_config(ring)[1] for key in issuers] == [True, False]
+    used = bus_config(ring)[1]
+    rotation.retire(ring.folder, "bus", 0)
+    assert set(bus_config(ring)[0]) == set(more) - set(users) and bus_config(ring)[1] == used
+    assert public_key(old) in users and public_key(seed()) in bus_config(ring)[0]
+    assert "/ring/bus/cert.pem" in (ring.folder / "bus" / "security.conf").read_text()
+
+
+def bus_config(ring: Keyring) -> tuple[list[str], str]:
+    """Public keys of the users, and the callout, as the bus's configuration has them."""
+    accounts, callout = (ring.folder / "bus" / "security.conf").read_text().split("system_account")
+    return re.findall(r"nkey: (U[A-Z0-9]{55})", accounts), callout
+
+
 def connects(server: ssl.SSLContext, client: ssl.SSLContext) -> bool:
     """Whether the two shake hands."""
     ours, theirs = socket.socketpair()
@@ -120,6 +153,34 @@ def test_the_authority(ring: Keyring, tmp_path: Path) -> None:
     assert not connects(node, unaware), "its certificate is of the new authority"
     rotation.retire(ring.folder, "ca", 0)
     assert connects(node, client) and connects(billing, client) and not connects(thief, client)
+
+
+def test_certificates_keep_their_names_and_uses_and_the_bus_accepts_routes_of_its_own_alone(ring: Keyring) -> None:
+    def uses() -> dict[str, tuple[list[str], bool]]:
+        found = {}
+        for part in NAMES:
+            certificate = x509.load_pem_x509_certificate((ring.folder / part / "cert.pem").read_bytes())
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            usage = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+            found[part] = (sorted(str(name.value) for name in names), ExtendedKeyUsageOID.CLIENT_AUTH in usage)
+        return found
+
+    def pins() -> list[str]:
+        return re.findall(r"[0-9a-f]{64}", (ring.folder / "bus" / "routes.conf").read_text())
+
+    def own() -> str:
+        key = x509.load_pem_x509_certificate((ring.folder / "bus" / "cert.pem").read_bytes()).public_key()
+        return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+
+    before, first = uses(), own()
+    assert before["bus"] == (["127.0.0.1", "localhost"], True) and before["billing"][1] is False
+    assert pins() == [first]
+    rotation.add(ring.folder, "ca")
+    rotation.use(ring.folder, "ca")
+    assert uses() == before
+    assert pins() == [own(), first] and own() != first
+    rotation.retire(ring.folder, "ca", 0)
+    assert pins() == [own()]
 
 
 def test_certificates_are_renewed_under_the_same_authority(ring: Keyring) -> None:

@@ -13,7 +13,7 @@ from blake3 import blake3
 from bus_schemas.batch import LIMITS
 from bus_schemas.dataport import Denied, Forget, Forgotten, Get, Had, Have, Keep, Kept, Listed, Models
 from bus_schemas.model_cache import ModelManifest, ModelTensor, OpenModelCache, encode_manifest
-from services.kit.at_rest import FileKeyWrap
+from services.kit.at_rest import FileKeyWrap, read_key_wrap
 from services.server.executor.content import Content
 from services.server.executor.model_cache import CacheError, CachePort, ModelCache
 from services.server.executor.staging import Staging
@@ -171,6 +171,26 @@ def test_a_cache_under_another_key_is_emptied_and_says_so(before: bytes | None, 
     assert (cache.models("a"), cache.used_bytes, files(tmp_path)) == ([], 0, [])
     add(cache, "a", "base", x=b"x" * 100)
     assert ModelCache(tmp_path, MIB, wrap=FileKeyWrap(after)).models("a") == [manifest("base", x=b"x" * 100)]
+
+
+def test_a_cache_outlives_its_key_for_data_at_rest(tmp_path: Path) -> None:
+    """As an operator replaces it: a new line in front, a start, and the old line goes."""
+    file, folder = tmp_path / "at-rest.key", tmp_path / "cache"
+    old, new = "0a" * 32, "0b" * 32
+
+    def started(*lines: str) -> tuple[list[ModelManifest], bytes]:
+        file.write_text("".join(f"{line}\n" for line in lines))
+        return ModelCache(folder, MIB, wrap=read_key_wrap(str(file))).models("a"), (folder / "key").read_bytes()
+
+    file.write_text(old)
+    add(ModelCache(folder, MIB, wrap=read_key_wrap(str(file))), "a", "base", x=b"x" * 100)
+    models, wrapped = started(old, new)
+    assert models == [manifest("base", x=b"x" * 100)] and started(old) == (models, wrapped)
+    assert started(new, old)[0] == models
+    rewrapped = started(new)
+    assert rewrapped[0] == models and rewrapped[1] != wrapped
+    assert (folder / "key").stat().st_mode & 0o077 == 0
+    assert started(old)[0] == [], "the old key reads nothing"
 
 
 def test_an_encrypted_cache_is_left_as_it_is_without_its_key(tmp_path: Path) -> None:
