@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 
 from bus_schemas.batch import LIMITS, Batch, Fault, encode_batch
-from bus_schemas.quotas import QUOTAS, Excess, Rate
+from bus_schemas.quotas import QUOTAS, Rate
+from scheduler.quotas import Asked, answer
 from scheduler.turns import Taken, Turns, TurnsConfig
 from services.server.intake import Bad, cost_of, read_batch, small_body
 
@@ -35,8 +36,8 @@ def inflow_budget(messages_a_second: int) -> TurnsConfig:
 
 
 BUDGET: Final = inflow_budget(QUOTAS["messages"].regained)
-_SCARCE_PERCENT: Final = 95
-"""A tenant whose messages wait and whose bucket is used to this part waits for the bucket: it holds a little at times."""
+_SCARCE_PERCENT: Final = 5
+"""A tenant whose messages wait and whose bucket holds less than this part waits for the bucket: it holds a little at times."""
 _REFUSED_COST: Final = 2 * LIMITS.batch_bytes_max
 _REFUSED_COST_A_BYTE: Final = 64
 
@@ -87,9 +88,9 @@ class Inflow:
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def put(self, message: Message) -> str:
+    def put(self, message: Message) -> Asked | None:
         """A message that came. When its session or tenant has as many waiting as it may, it is dropped, and its session sends it again: the
-        quota because of which they wait; else empty."""
+        question that is refused; else None."""
         now_ns = time.monotonic_ns()
         tenant, lane = self._tenant_of(message.principal, message.session), (message.principal, message.session)
         if self._turns.free(tenant, lane, now_ns):
@@ -98,20 +99,29 @@ class Inflow:
                 arrived = read(body, message.session, small=True)
                 self._turns.charge(tenant, arrived.cost, now_ns)
                 self._take(message, arrived)
-                return ""
+                return None
         if not self._turns.add(tenant, lane, message, len(message.data), now_ns):
-            return self._scarcest(*self._turns.used(tenant, now_ns))[0]
+            return self._asked(tenant, now_ns)
         self._go_on()
-        return ""
+        return None
 
-    def excess(self, tenant: str, now_ns: int) -> Excess | None:
-        """The quota because of which messages of the tenant wait, and when those will have been read at the earliest; or None."""
+    def delayed(self, tenant: str, now_ns: int) -> Asked | None:
+        """The question because of which messages of the tenant wait (its answer: when those will have been read at the earliest); or
+        None."""
+        asked = self._asked(tenant, now_ns) if self._turns.waiting(tenant)[0] else None
+        return asked if asked is not None and answer(asked) is not None else None
+
+    def _asked(self, tenant: str, now_ns: int) -> Asked:
+        """May what waits be read now? About the quota of which the greater part is used."""
+        full_ns, items_full_ns = self._turns.full_ns(tenant)
+        rate, messages = self._budget.rate, self._messages()
         items, nbytes = self._turns.waiting(tenant)
-        quota, limit, used = self._scarcest(*self._turns.used(tenant, now_ns))
-        if not items or used * 100 < limit * _SCARCE_PERCENT:
-            return None
-        read_ns = self._messages().ns(items) if quota == "messages" else self._budget.rate.ns(nbytes)
-        return Excess(quota, limit, used, -(-(self._turns.late_ns(tenant, now_ns) + read_ns) // 10**6))
+        used, items_used = self._turns.used(tenant, now_ns)
+        if used * messages.burst >= items_used * rate.burst:
+            quota, bound, held, cost = "decoded_bytes", rate, full_ns, nbytes
+        else:
+            quota, bound, held, cost = "messages", messages, items_full_ns, items
+        return Asked(now_ns, quota, tenant, bound, held, max(cost, bound.burst * _SCARCE_PERCENT // 100))
 
     def tenants(self) -> list[str]:
         """Those that may have used something."""
@@ -125,13 +135,6 @@ class Inflow:
 
     def _messages(self) -> Rate:
         return self._budget.items or QUOTAS["messages"].rate()
-
-    def _scarcest(self, nbytes: int, messages: int) -> tuple[str, int, int]:
-        """(quota, limit, used) of the one of which the greater part is used."""
-        bytes_max, messages_max = self._budget.rate.burst, self._messages().burst
-        if nbytes * messages_max >= messages * bytes_max:
-            return "decoded_bytes", bytes_max, nbytes
-        return "messages", messages_max, messages
 
     def oldest_position(self) -> int | None:
         """Of the messages that are not read yet."""

@@ -6,6 +6,8 @@ packs again.
 
 The dispatch journal names what a batch runs by one digest of program, sizes and scalars. Here each such digest is named once a segment with
 the program's own digest, each program once with its operations, and each program of a session once with the lines that recorded it.
+
+Refusals and delays at quotas have a lane of the node's first device: at most one record a second for each quota and tenant.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import contextlib
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -23,6 +25,8 @@ import msgspec
 from bus_schemas import subjects
 from bus_schemas.batch import Batch
 from bus_schemas.journal import PROGRAM_NAME_BYTES, JournalPart, ProgramUse, encode_part, encode_use
+from scheduler.frames import Journal
+from scheduler.quotas import Asked, answer
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
@@ -34,7 +38,7 @@ from wis.ops import BY_CODE, BY_NAME
 from wis.program import Instr
 from wooly.shared.lru import LruDict
 
-__all__ = ["JournalStream", "Lane", "ProgramLane"]
+__all__ = ["JournalStream", "Lane", "ProgramLane", "QuotaLane"]
 
 _PART_BYTES: Final = 512 << 10
 _KEPT_BYTES_MAX: Final = 64 << 20
@@ -153,7 +157,7 @@ class JournalStream:
         self._log = get_logger()
 
     def lane(self, gpu: int, name: str) -> Lane:
-        """A further lane (bus_schemas.journal.DISPATCH, VRAM)."""
+        """A further lane, by its name in bus_schemas.journal."""
         lane = Lane(self._node, self._epoch, gpu, name, self._wake.set)
         self._lanes.append(lane)
         return lane
@@ -297,3 +301,26 @@ class ProgramLane:
         self._said.clear()
         self._began_s = time.monotonic()
         self._lane.begin(bytes)
+
+
+class QuotaLane:
+    """What quotas refused. Lives on the server's event loop."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._began_s = 0.0
+        lane.on_gap = self._begin
+        self._begin()
+
+    def add(self, refused: Iterable[Asked]) -> None:
+        """Questions with their answers, by time."""
+        if time.monotonic() - self._began_s > _SEGMENT_S:
+            self._begin()
+        for asked in refused:
+            excess = answer(asked)
+            self._lane.add(self._journal.add(asked, () if excess is None else (excess,)))
+
+    def _begin(self) -> None:
+        self._began_s = time.monotonic()
+        self._journal = journal = Journal()
+        self._lane.begin(lambda: journal.digest)

@@ -19,13 +19,14 @@ import msgspec
 from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Done, Fault, encode_done
 from bus_schemas.events import DeviceFact, NodeLeaving, NodeLost, NodeRegistered
-from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
+from bus_schemas.journal import DISPATCH, PROGRAMS, QUOTAS, VRAM
 from bus_schemas.limits import MALFORMED, QUOTA_USES_MAX
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
 from bus_schemas.reading import AboutStream
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
 from bus_schemas.telemetry import QuotaUse
 from scheduler.dispatch import decisions as why
+from scheduler.quotas import answer
 from services.kit.at_rest import read_key_wrap
 from services.kit.bus import Bus
 from services.kit.errors import StartError
@@ -35,14 +36,14 @@ from services.kit.streams import batch_stream_config
 from services.kit.trace import Tracing
 from services.server import metrics
 from services.server.accounting import Accounting, Counters
-from services.server.admission import REFUSALS, OpenQuotas, OpenRefused, check_quota, check_request, sound_outcome
+from services.server.admission import REFUSALS, OpenQuotas, OpenRefused, check_quota, check_request, quota_fault, sound_outcome
 from services.server.allowance import Allowances
 from services.server.allowance_link import AllowanceLink
 from services.server.device import Device
 from services.server.dispatch_log import DispatchLog
 from services.server.facts import FactLog
 from services.server.inflow import Arrived, Inflow, Message, inflow_budget
-from services.server.journal_stream import JournalStream, ProgramLane
+from services.server.journal_stream import JournalStream, ProgramLane, QuotaLane
 from services.server.metrics import Standing
 from services.server.model_cache_door import answer_open
 from services.server.orders import Orders, Overcommit
@@ -81,6 +82,7 @@ class Node:
         self._log = get_logger()
         self._tracing = Tracing("wooly-server")
         self._journal = JournalStream(self._node, facts.epoch)
+        self._refusals = QuotaLane(self._journal.lane(0, QUOTAS))
         self._overcommit = Overcommit(self._node, settings.memory.overcommit_percent)
         self._allowances = Allowances(time.time_ns, time.monotonic_ns)
         run_dir = _private(settings.run_dir())
@@ -155,6 +157,7 @@ class Node:
             await self._end_sessions()
         if not await self._facts.settled(_SETTLE_S if self._bus.connected else 0.0) and not self._facts.failed.is_set():
             self._log.warning("the bus did not take all facts; the next start publishes them")
+        self._safely(self._record_refusals)
         if not await self._journal.close(_SETTLE_S if self._bus.connected else 0.0):
             self._log.warning("the bus did not take all of the journal")
         await self._facts.close()
@@ -197,10 +200,10 @@ class Node:
 
     def _on_batch(self, position: int, subject: str, data: bytes) -> None:
         self._counters.received += 1
-        dropped_by = self._inflow.put(Message(position, *subjects.batch_parts(subject), data))
-        if dropped_by:
+        refused = self._inflow.put(Message(position, *subjects.batch_parts(subject), data))
+        if refused is not None:
             self._counters.dropped += 1
-            self._counters.quota_refusals[dropped_by] += 1
+            self._counters.quota_refused(refused)
 
     def _heard(self, principal: str, name: str) -> str:
         """The tenant on whose budget a message is read; one that names no session of its principal is read on the principal's own."""
@@ -302,10 +305,20 @@ class Node:
 
     def _quota_fault(self, tenant: str, principal: str) -> Fault | None:
         """The quota that refuses one more session, counted for the metrics; or None."""
-        fault = self._opens.refuse(tenant, principal, self._sessions_of()[tenant], time.monotonic_ns())
-        if fault is not None and fault.excess is not None:
-            self._counters.quota_refusals[fault.excess.quota] += 1
-        return fault
+        refused = self._opens.refuse(tenant, principal, self._sessions_of()[tenant], time.monotonic_ns())
+        if refused is None:
+            return None
+        self._counters.quota_refused(refused)
+        return quota_fault(refused)
+
+    def _record_refusals(self) -> None:
+        """The refusals since the last call, and the delays of now, to the journal."""
+        now_ns = time.monotonic_ns()
+        for tenant in self._inflow.tenants():
+            delayed = self._inflow.delayed(tenant, now_ns)
+            if delayed is not None:
+                self._counters.refusals.note(delayed)
+        self._refusals.add(self._counters.refusals.take())
 
     def _quota_uses(self) -> tuple[QuotaUse, ...]:
         """What the tenants with the most sessions have used."""
@@ -392,6 +405,7 @@ class Node:
         session.silent_ns = 0
         if 0 <= ping.seq_seen < session.seq_done:
             device.recall(session, ping.seq_seen)
+        delayed = self._inflow.delayed(session.record.terms.tenant, time.monotonic_ns())
         info = device.info()
         free_bytes = info.vram_free_bytes if info is not None else -1
         return _encode(
@@ -402,7 +416,7 @@ class Node:
                 seq_done=session.seq_done,
                 seq_next=session.seq_next,
                 vram_free_bytes=free_bytes,
-                excess=self._inflow.excess(session.record.terms.tenant, time.monotonic_ns()),
+                excess=None if delayed is None else answer(delayed),
             )
         )
 
@@ -470,6 +484,7 @@ class Node:
             await asyncio.sleep(due - loop.time())
             now_ns = time.monotonic_ns()
             since_ns, ticked_ns = now_ns - ticked_ns, now_ns
+            self._safely(self._record_refusals)
             self._safely(self._journal.tick)
             for device, gauge in zip(self._devices, self._gauges, strict=True):
                 self._safely(device.renew_certificate)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import urllib.error
 from collections.abc import Iterator
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Batch, encode_batch, pack_message
+from bus_schemas.journal import QUOTAS
 from bus_schemas.quotas import Excess
 from bus_schemas.session import CloseSession, OpenSession, Ping, Pong, SessionClosed, SessionOpened
 from tests.support.node import until
@@ -154,11 +157,11 @@ def test_messages_beyond_the_rate_wait_and_the_pong_names_the_quota(stack: Secur
     asyncio.run(work())
 
 
-async def pong_excess(client: Client, *, wanted: bool) -> Excess | None:
+async def pong_excess(client: Client, *, wanted: bool, session: str = "s") -> Excess | None:
     """Of the answer to a ping, once there is one (or none any more)."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
-            pong = await client.ask("ping", Ping(client.session("s")), Pong)
+            pong = await client.ask("ping", Ping(client.session(session)), Pong)
             assert pong.session_known
             if (pong.excess is not None) is wanted:
                 excess: Excess | None = pong.excess
@@ -231,3 +234,41 @@ def quota_of(stack: SecureStack, key: str, name: str) -> dict[str, Any]:
     """What the caller's page of quotas says of one."""
     (found,) = [item for item in stack.ask("GET", "/api/v1/quotas", key=key)["items"] if item["quota"] == name]
     return found
+
+
+def test_what_was_refused_and_delayed_is_in_the_journal_and_decided_again(stack: SecureStack, tenant: str) -> None:
+    """One record a second for each quota and asker, however much is refused."""
+    key = member(stack, tenant)
+    before = recorded(stack)
+
+    async def refuse() -> int:
+        async with line(stack, key) as bus:
+            client, refusals, opened = Client(stack, key, bus), 0, 0
+            while refusals < 100:
+                excess = await client.open(str(refusals + opened))
+                refusals, opened = refusals + (excess is not None), opened + (excess is None)
+            return refusals
+
+    async def delay() -> None:
+        async with line(stack, key) as bus:
+            client = Client(stack, key, bus)
+            for _ in range(6 * MESSAGES_A_SECOND):
+                await client.send("0")
+            assert await pong_excess(client, wanted=True, session="0") is not None
+
+    refusals = asyncio.run(refuse())
+    until(lambda: recorded(stack) > before, "the refusals are on record")
+    between = recorded(stack)
+    assert between - before < refusals // 2
+    asyncio.run(delay())
+    until(lambda: recorded(stack) > between, "the delay is on record")
+
+
+def recorded(stack: SecureStack) -> int:
+    """Refusals and delays on record; all are decided again as they were."""
+    command = [sys.executable, "-m", "wooly.cli", "replay", "--json"]
+    done = subprocess.run(command, env=stack.client_environment(stack.admin), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in json.loads(done.stdout)["segments"] if line["lane"] == QUOTAS]
+    assert all(line["equal"] and line["decisions"] <= line["records"] for line in lines)
+    return sum(line["records"] for line in lines)

@@ -28,7 +28,8 @@ from urllib.parse import urlsplit
 
 from bus_schemas.events import decode_events
 from bus_schemas.quotas import QUOTAS
-from scheduler.buckets import Buckets, excess_of
+from scheduler.buckets import Buckets
+from scheduler.quotas import excess_of
 from services.kit.access.checker import Checker
 from services.kit.access.errors import Unauthenticated
 from services.kit.access.rules import Identity, local_identity
