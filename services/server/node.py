@@ -88,7 +88,7 @@ class Node:
         run_dir = _private(settings.run_dir())
         self._devices = [self._device(gpu, run_dir) for gpu in range(settings.devices)]
         self._cache = settings.executor(0, run_dir)
-        """Has the settings of the model cache, which all devices share."""
+        """Has the settings of what tenants may store and stage, which all devices share."""
         self._key_wrap = read_key_wrap(settings.at_rest_key_file)
         self._money = AllowanceLink(self._node, facts.epoch, self._allowances, [device.gate for device in self._devices])
         self._principals = Principals(bus, self._node, self._devices, on=settings.authentication)
@@ -323,8 +323,13 @@ class Node:
     def _quota_uses(self) -> tuple[QuotaUse, ...]:
         """What the tenants with the most sessions have used."""
         now_ns = time.monotonic_ns()
-        uses = []
-        for tenant, sessions in self._sessions_of().most_common(QUOTA_USES_MAX // 4):
+        uses = [
+            msgspec.structs.replace(use, tenant=tenant)
+            for device in self._devices
+            for use in device.quota_uses
+            for tenant in self._settings.trust.tenants(use.tenant)
+        ][: QUOTA_USES_MAX // 2]
+        for tenant, sessions in self._sessions_of().most_common(QUOTA_USES_MAX // 8):
             opens = self._opens.tenants
             uses += [
                 QuotaUse(tenant, "sessions", sessions, self._opens.sessions_max),
@@ -336,7 +341,10 @@ class Node:
     def _quotas(self) -> dict[str, tuple[int, int]]:
         """By quota: the most that a tenant (or key) has used of it, and the limit."""
         now_ns = time.monotonic_ns()
+        uses = [use for device in self._devices for use in device.quota_uses]
+        limits = {"staged_bytes": self._cache.staged_bytes, "stored_bytes": self._cache.tenant_model_cache_bytes}
         return {
+            **{quota: (max((use.used for use in uses if use.quota == quota), default=0), limit) for quota, limit in limits.items()},
             "sessions": (max(self._sessions_of().values(), default=0), self._opens.sessions_max),
             "opens": (self._opens.tenants.most_used(now_ns), self._opens.tenants.rate.burst),
             "key_opens": (self._opens.principals.most_used(now_ns), self._opens.principals.rate.burst),

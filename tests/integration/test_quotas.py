@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,11 +23,13 @@ from bus_schemas.batch import Batch, encode_batch, pack_message
 from bus_schemas.journal import QUOTAS
 from bus_schemas.quotas import Excess
 from bus_schemas.session import CloseSession, OpenSession, Ping, Pong, SessionClosed, SessionOpened
+from services.kit.process import free_port
 from tests.support.node import until
 from tests.support.secure import Line, SecureStack, line
 
 SESSIONS, CONNECTIONS, MESSAGES_A_SECOND = 4, 4, 100
 DEADLINE_S = 30.0
+NODE_HTTP = free_port()
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +38,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureStack]:
         "WOOLY_TENANT_SESSIONS_MAX": str(SESSIONS),
         "WOOLY_KEY_CONNECTIONS_MAX": str(CONNECTIONS),
         "WOOLY_TENANT_MESSAGES_A_SECOND": str(MESSAGES_A_SECOND),
+        "WOOLY_TENANT_MODEL_CACHE_MB": "1",
+        "WOOLY_NODE_HTTP": f"127.0.0.1:{NODE_HTTP}",
     }
     with SecureStack(tmp_path_factory.mktemp("quotas"), **limits) as stack:
         yield stack
@@ -234,6 +241,34 @@ def quota_of(stack: SecureStack, key: str, name: str) -> dict[str, Any]:
     """What the caller's page of quotas says of one."""
     (found,) = [item for item in stack.ask("GET", "/api/v1/quotas", key=key)["items"] if item["quota"] == name]
     return found
+
+
+def test_stored_bytes_are_refused_by_name_on_the_command_line_and_shown_over_rest_and_to_monitoring(
+    stack: SecureStack, tenant: str, tmp_path: Path
+) -> None:
+    key = member(stack, tenant)
+
+    def keep(nbytes: int) -> subprocess.CompletedProcess[str]:
+        header = json.dumps({"w": {"dtype": "U8", "shape": [nbytes], "data_offsets": [0, nbytes]}}).encode()
+        source = tmp_path / f"of-{nbytes}.safetensors"
+        source.write_bytes(len(header).to_bytes(8, "little") + header + os.urandom(nbytes))
+        command = [sys.executable, "-m", "wooly.cli", "model-cache", "add", "--source", str(source)]
+        return subprocess.run(command, env=stack.client_environment(key), capture_output=True, text=True, timeout=120)
+
+    def measured(name: str) -> float:
+        with urllib.request.urlopen(f"https://127.0.0.1:{NODE_HTTP}/metrics", timeout=30, context=stack.context) as answer:
+            lines = answer.read().decode().splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith(f'wooly_node_quota_{name}{{quota="stored_bytes"}}')))
+
+    assert keep(600_000).returncode == 0
+    refusals = measured("refusals_total")
+    refused = keep(600_001)
+    assert refused.returncode == 2
+    assert f"tenant {tenant} has used 600000 of 1048576 bytes in the model cache (quota stored_bytes); delete a model" in refused.stderr
+    assert "try again in 5 s" in refused.stderr
+    until(lambda: quota_of(stack, key, "stored_bytes")["used"] == 600_000, "REST has it")
+    assert quota_of(stack, key, "stored_bytes")["limit"] == 1 << 20
+    until(lambda: measured("refusals_total") > refusals and measured("used") == 600_000, "so has monitoring")
 
 
 def test_what_was_refused_and_delayed_is_in_the_journal_and_decided_again(stack: SecureStack, tenant: str) -> None:

@@ -53,6 +53,7 @@ _HELLO_BYTES_MAX: Final = 4096
 _HELLO_S: Final = 10.0
 """Pre-authentication limits: bytes of a Hello, and the time for it."""
 _BACKLOG: Final = 100
+_LATER_S: Final = 1.0
 _ACCEPT_PAUSE_S: Final = 0.1
 _CONNECTIONS_MAX: Final = 4096
 _CONNECTIONS_OF_ONE_MAX: Final = 8
@@ -221,8 +222,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._cache is not None:
             self._answer(self._cache.put(put.digest, chunk))
             return
-        problem = self._content.put(self.session, put.digest, chunk)
-        self._answer(Denied(problem) if problem else Stored(put.digest))
+        self._answer(self._content.put(self.session, put.digest, chunk) or Stored(put.digest))
 
     def _answer(self, answer: Answer) -> None:
         self._transport.write(frame(answer))
@@ -289,6 +289,7 @@ class DataPort:
         self._sockets = sockets
         self.on_linked: Callable[[str, bool], None] = lambda session, linked: None
         """Called with a session and whether it has connections, when that changes (thread of the data port)."""
+        self._later = threading.Event()
         self._started = threading.Event()
         path, (_, port, *_) = sockets[0].getsockname(), sockets[1].getsockname()
         self.addresses = (f"unix:{path}", f"{'tcp' if tls is None else 'tls'}:{advertised_host}:{port}")
@@ -302,6 +303,16 @@ class DataPort:
         """The session is over, and so are its connections (any thread): a client that vanished closes none itself."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._end, session)
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Do ``work`` in a second, unless some is to be done by then (any thread)."""
+        if self._loop is not None and not self._later.is_set():
+            self._later.set()
+            self._loop.call_soon_threadsafe(self._loop.call_later, _LATER_S, self._do, work)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        self._later.clear()
+        work()
 
     def use_certificate(self, pem: bytes) -> None:
         """Encrypt new connections with this certificate (any thread); ``pem`` holds its key too. An unusable one changes nothing."""

@@ -29,10 +29,13 @@ from blake3 import blake3
 from bus_schemas.batch import LIMITS
 from bus_schemas.dataport import Answer, Denied, Forget, Forgotten, Had, Have, Keep, Kept, Listed, Models, Request, Stored
 from bus_schemas.model_cache import ModelManifest, ModelStatus, check_model_name, decode_manifest
-from bus_schemas.quotas import COUNT_RETRY_MS, Excess
+from bus_schemas.quotas import Excess
+from bus_schemas.telemetry import QuotaUse
+from scheduler.quotas import Asked
 from services.kit.at_rest import CIPHER_BYTES, KeyWrap, crypt
 from services.kit.log import get_logger
 from services.server.executor.content import Content
+from services.server.executor.quota_watch import QuotaWatch
 from services.server.model_cache_door import cache_key
 from wooly.shared.files import write_atomically
 
@@ -55,14 +58,21 @@ _stored: Final = msgspec.msgpack.Decoder(_Stored)
 
 
 class CacheError(Exception):
-    """The request cannot be met; the message says why and what to do."""
+    """The request cannot be met; the message says why and what to do. ``excess``: the quota that refuses it, if one does."""
+
+    def __init__(self, message: str, excess: Excess | None = None) -> None:
+        super().__init__(message)
+        self.denied = Denied(message, excess)
 
 
 class ModelCache:
     """``bytes_max`` bounds the chunks of all domains together, ``domain_bytes_max`` those of each (0: ``bytes_max``). ``wrap``: wraps the
     key under which they are encrypted, None: they are not. Raises OSError when the folder cannot be used."""
 
-    def __init__(self, folder: Path, bytes_max: int, domain_bytes_max: int = 0, wrap: KeyWrap | None = None) -> None:
+    def __init__(
+        self, folder: Path, bytes_max: int, domain_bytes_max: int = 0, wrap: KeyWrap | None = None, watch: QuotaWatch | None = None
+    ) -> None:
+        self._watch = watch or QuotaWatch()
         self._folder = folder
         self.bytes_max = bytes_max
         self._domain_bytes_max = domain_bytes_max or bytes_max
@@ -117,10 +127,11 @@ class ModelCache:
                 "or raise WOOLY_MODEL_CACHE_MB on the node"
             )
         loose = digest not in self._kept(domain)  # else it was damaged
-        used_bytes = self.domain_bytes(domain)
-        if loose and used_bytes + len(chunk) > self._domain_bytes_max:
-            excess = Excess("stored_bytes", self._domain_bytes_max, used_bytes, COUNT_RETRY_MS)
-            raise CacheError(excess.sentence(domain))
+        if loose:
+            asked = Asked(time.monotonic_ns(), "stored_bytes", domain, self._domain_bytes_max, self.domain_bytes(domain), len(chunk))
+            excess = self._watch.ask(asked)
+            if excess is not None:
+                raise CacheError(excess.sentence(domain), excess)
         _write(path, self._crypt(self._domain_name(domain), self._hash(b"chunk", domain, digest), chunk))
         self._damaged.discard(path)
         self.used_bytes += len(chunk)
@@ -132,6 +143,10 @@ class ModelCache:
         kept = self._kept(domain)
         loose = (size for (whose, digest), size in self._loose_bytes.items() if whose == domain and digest not in kept)
         return sum(kept.values()) + sum(loose)
+
+    def tell(self, domain: str) -> None:
+        """Report what the domain uses."""
+        self._watch.use(QuotaUse(domain, "stored_bytes", self.domain_bytes(domain), self._domain_bytes_max))
 
     def _kept(self, domain: str) -> dict[bytes, int]:
         """Bytes of the chunks of the domain's models."""
@@ -155,6 +170,7 @@ class ModelCache:
         """An ``add`` was cut off: what it brought goes, unless a model has it."""
         with self._locked():
             self._remove(domain, set(digests))
+        self.tell(domain)
 
     # -- models --------------------------------------------------------------------------------------------------------------------
 
@@ -177,6 +193,7 @@ class ModelCache:
                 self._loose_bytes.pop((domain, digest), None)
             if old is not None:
                 self._remove(domain, _digests(old))
+        self.tell(domain)
 
     def models(self, domain: str) -> list[ModelManifest]:
         """The models of a domain, by name."""
@@ -196,7 +213,9 @@ class ModelCache:
             if not path.exists():
                 raise CacheError(f"there is no model {name!r}; see: wooly model-cache list")
             path.unlink()
-            return self._remove(domain, _digests(model)) if model is not None else 0
+            freed = self._remove(domain, _digests(model)) if model is not None else 0
+        self.tell(domain)
+        return freed
 
     def recount(self) -> None:
         """Other executors of this node add and remove too: look at how much is there."""
@@ -329,6 +348,7 @@ class CachePort:
         self._domain = domain
         self._brought: set[bytes] = set()
         cache.recount()
+        cache.tell(domain)
 
     def answer(self, request: Request) -> Answer | None:
         """The answer; None: this connection does not ask that."""
@@ -344,7 +364,7 @@ class CachePort:
                 case Forget(model):
                     return Forgotten(self._cache.forget(self._domain, model))
         except CacheError as error:
-            return Denied(str(error))
+            return error.denied
         return None
 
     def put(self, digest: bytes, chunk: bytearray) -> Answer:
@@ -352,7 +372,7 @@ class CachePort:
         try:
             self._cache.put(self._domain, digest, chunk)
         except CacheError as error:
-            return Denied(str(error))
+            return error.denied
         self._brought.add(digest)
         return Stored(digest)
 

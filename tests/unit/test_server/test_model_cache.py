@@ -13,6 +13,7 @@ from blake3 import blake3
 from bus_schemas.batch import LIMITS
 from bus_schemas.dataport import Denied, Forget, Forgotten, Get, Had, Have, Keep, Kept, Listed, Models
 from bus_schemas.model_cache import ModelManifest, ModelTensor, OpenModelCache, encode_manifest
+from bus_schemas.quotas import Excess
 from services.kit.at_rest import FileKeyWrap
 from services.server.executor.content import Content
 from services.server.executor.model_cache import CacheError, CachePort, ModelCache
@@ -103,7 +104,7 @@ def test_a_damaged_chunk_is_never_served_and_comes_back(cache: ModelCache, tmp_p
     content.open("s", "a", engine.open_space())
     assert content.have("s", (name(b"x" * 100),)) == b"\0", "so the client sends it"
     assert cache.missing("a", cache.models("a")[0]) == 1
-    assert content.put("s", name(b"x" * 100), bytearray(b"x" * 100)) == ""
+    assert content.put("s", name(b"x" * 100), bytearray(b"x" * 100)) is None
     assert cache.missing("a", cache.models("a")[0]) == 0
     assert cache.chunk("a", name(b"x" * 100)) == b"x" * 100
 
@@ -195,8 +196,9 @@ def test_a_domain_has_its_part_of_the_cache_and_gets_back_what_it_deletes(tmp_pa
     add(cache, "a", "base", x=b"x" * 60)
     cache.recount()  # as another connection does
     cache.put("a", name(b"y" * 40), bytearray(b"y" * 40))
-    with pytest.raises(CacheError, match=r"a has used 100 of 100 bytes in the model cache \(quota stored_bytes\); delete a model"):
+    with pytest.raises(CacheError, match=r"a has used 100 of 100 bytes in the model cache \(quota stored_bytes\); delete a model") as full:
         cache.put("a", name(b"z"), bytearray(b"z"))
+    assert full.value.denied.excess == Excess("stored_bytes", 100, 100, 5_000)
     add(cache, "b", "base", x=b"x" * 100)
     again = ModelCache(tmp_path, 1000, 100)
     assert (cache.domain_bytes("a"), again.domain_bytes("a"), again.domain_bytes("b")) == (100, 60, 100)
