@@ -86,6 +86,10 @@ _TABLE: Final = (
         beyond="as for messages", remedy="send large tensors once, not with every batch",
     ),
     Quota(
+        name="requests", unit="requests", scope="key, node", limit=4_096, regained=512, enforced="services.server.node",
+        beyond="not answered; the client asks again", remedy="open fewer sessions with one key",
+    ),
+    Quota(
         name="opens", unit="sessions opened", scope="tenant, node", limit=1_024, regained=2, enforced="services.server.admission",
         set_by="WOOLY_TENANT_SESSIONS_MAX", beyond="refused; the client tries again", remedy="open fewer sessions, or use another node",
     ),

@@ -14,10 +14,12 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas import faults
 from bus_schemas.batch import LIMITS, Batch, Fault, encode_batch
 from bus_schemas.quotas import QUOTAS, Rate
 from scheduler.quotas import Asked, answer
 from scheduler.turns import Taken, Turns, TurnsConfig
+from services.kit.log import get_logger
 from services.server.intake import Bad, cost_of, read_batch, small_body
 
 __all__ = ["BUDGET", "Arrived", "Inflow", "Message", "inflow_budget"]
@@ -70,6 +72,10 @@ def read(data: bytes, session: str, small: bool) -> Arrived:
     except Bad as bad:
         cost = len(data) * _REFUSED_COST_A_BYTE if small else _REFUSED_COST
         return Arrived(bad.batch, b"" if bad.batch is None else encode_batch(bad.batch), bad.fault, cost)
+    except Exception as error:  # a failure of ours in one message must not keep all others waiting
+        get_logger().error("a message could not be read", session=session, problem=repr(error))
+        fault = Fault(faults.NODE_FAULT, "the node failed while reading the batch; report it with the node's log")
+        return Arrived(None, b"", fault, _REFUSED_COST)
     return Arrived(batch, body, None, cost_of(batch, len(body)))
 
 

@@ -9,7 +9,7 @@ import secrets
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,14 +19,17 @@ import msgspec
 from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Done, Fault, encode_done
 from bus_schemas.events import DeviceFact, NodeLeaving, NodeLost, NodeRegistered
-from bus_schemas.journal import DISPATCH, PROGRAMS, QUOTAS, VRAM
-from bus_schemas.limits import MALFORMED, QUOTA_USES_MAX
+from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
+from bus_schemas.journal import QUOTAS as QUOTA_LANE
+from bus_schemas.limits import MALFORMED, QUOTA_USES_MAX, REQUEST_BYTES_MAX
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
+from bus_schemas.quotas import QUOTAS
 from bus_schemas.reading import AboutStream
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
 from bus_schemas.telemetry import QuotaUse
+from scheduler.buckets import Buckets
 from scheduler.dispatch import decisions as why
-from scheduler.quotas import answer
+from scheduler.quotas import answer, asked_of
 from services.kit.at_rest import read_key_wrap
 from services.kit.bus import Bus
 from services.kit.errors import StartError
@@ -64,6 +67,7 @@ _REWIND: Final = 1024
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 T = TypeVar("T")
+Handler = Callable[[str, bytes], Awaitable[bytes | None]]
 
 
 class Node:
@@ -82,7 +86,7 @@ class Node:
         self._log = get_logger()
         self._tracing = Tracing("wooly-server")
         self._journal = JournalStream(self._node, facts.epoch)
-        self._refusals = QuotaLane(self._journal.lane(0, QUOTAS))
+        self._refusals = QuotaLane(self._journal.lane(0, QUOTA_LANE))
         self._overcommit = Overcommit(self._node, settings.memory.overcommit_percent)
         self._allowances = Allowances(time.time_ns, time.monotonic_ns)
         run_dir = _private(settings.run_dir())
@@ -95,6 +99,7 @@ class Node:
         self._orders = Orders(self._node, facts.epoch, self._devices)
         self._inflow = Inflow(self._heard, self._on_read, inflow_budget(settings.tenant_messages_a_second))
         self._opens = OpenQuotas(settings.tenant_sessions_max, keys=settings.authentication)
+        self._requests: Buckets[str] = Buckets(QUOTAS["requests"].rate())
         self._gauges = [metrics.Gauge() for _ in self._devices]
 
     def _device(self, gpu: int, run_dir: Path) -> Device:
@@ -127,9 +132,11 @@ class Node:
         await self._overcommit.start(self._bus)
         await self._money.start(self._bus)
         await self._follow_batches()
-        await self._bus.serve(subjects.DISCOVER_ALL, self._discovered, principal=subjects.requester)
+        await self._bus.serve(subjects.DISCOVER_ALL, self._of_client(self._discovered), principal=subjects.requester)
         for verb, handler in (
-            ("open", self._open), ("close", self._close), ("ping", self._ping), ("stats", self._stats), (MODELS_VERB, self._models),
+            *((verb, self._of_client(handler)) for verb, handler in (
+                ("open", self._open), ("close", self._close), ("ping", self._ping), ("stats", self._stats), (MODELS_VERB, self._models),
+            )),
             ("end_task", self._orders.end_task), ("set_priority", self._orders.set_priority),
         ):  # fmt: skip
             await self._bus.serve(subjects.node_requests(self._node, verb), handler, principal=subjects.requester)
@@ -246,6 +253,20 @@ class Node:
 
     # -- requests ------------------------------------------------------------------------------------------------------------------
 
+    def _of_client(self, handler: Handler) -> Handler:
+        """``handler`` for what clients may send: within the quota of their key, and one that is too long as one that cannot be read."""
+
+        async def admit(subject: str, data: bytes) -> bytes | None:
+            asked = asked_of("requests", self._requests, subjects.requester(subject), time.monotonic_ns())
+            if self._principals.on:
+                if answer(asked) is not None:
+                    self._counters.quota_refused(asked)
+                    return None
+                self._requests.take(asked.who, asked.at_ns)
+            return await handler(subject, data if len(data) <= REQUEST_BYTES_MAX else b"")
+
+        return admit
+
     async def _discovered(self, subject: str, data: bytes) -> bytes:
         return _encode(self._info())
 
@@ -347,6 +368,7 @@ class Node:
             **{quota: (max((use.used for use in uses if use.quota == quota), default=0), limit) for quota, limit in limits.items()},
             "sessions": (max(self._sessions_of().values(), default=0), self._opens.sessions_max),
             "opens": (self._opens.tenants.most_used(now_ns), self._opens.tenants.rate.burst),
+            "requests": (self._requests.most_used(now_ns), self._requests.rate.burst),
             "key_opens": (self._opens.principals.most_used(now_ns), self._opens.principals.rate.burst),
             **self._inflow.quotas(now_ns, self._inflow.tenants()),
         }

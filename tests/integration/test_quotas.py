@@ -21,6 +21,7 @@ import pytest
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Batch, encode_batch, pack_message
 from bus_schemas.journal import QUOTAS
+from bus_schemas.quotas import QUOTAS as QUOTAS_TABLE
 from bus_schemas.quotas import Excess
 from bus_schemas.session import CloseSession, OpenSession, Ping, Pong, SessionClosed, SessionOpened
 from services.kit.process import free_port
@@ -63,11 +64,11 @@ class Client:
     def __init__(self, stack: SecureStack, key: str, bus: Line) -> None:
         self.principal = key.split("_")[1]
         self._node = str(stack.addresses["node"])
-        self._bus = bus
+        self.bus = bus
 
     async def ask(self, verb: str, request: Any, kind: Any) -> Any:
         subject = subjects.node_request(self._node, verb, self.principal)
-        answer = await self._bus.client.request(subject, msgspec.msgpack.encode(request), DEADLINE_S)
+        answer = await self.bus.client.request(subject, msgspec.msgpack.encode(request), DEADLINE_S)
         return msgspec.msgpack.decode(answer.data, type=kind)
 
     def session(self, name: str) -> str:
@@ -92,11 +93,11 @@ class Client:
     async def send(self, name: str) -> None:
         """A batch of an epoch that the node has not had."""
         batch = pack_message(encode_batch(Batch(self.session(name), 1, 1)))
-        await self._bus.client.publish(subjects.batch_subject(self._node, self.session(name), self.principal), batch)
+        await self.bus.client.publish(subjects.batch_subject(self._node, self.session(name), self.principal), batch)
 
     async def answers(self, name: str) -> Any:
         """A subscription to the answers of batches."""
-        return await self._bus.client.subscribe(subjects.session_done(self.session(name), self.principal, "*"))
+        return await self.bus.client.subscribe(subjects.session_done(self.session(name), self.principal, "*"))
 
 
 def test_opens_are_refused_by_key_then_by_tenant_and_taken_again(stack: SecureStack, tenant: str) -> None:
@@ -173,6 +174,37 @@ async def pong_excess(client: Client, *, wanted: bool, session: str = "s") -> Ex
             if (pong.excess is not None) is wanted:
                 excess: Excess | None = pong.excess
                 return excess
+
+
+def test_requests_of_a_key_are_limited_in_number_and_length(stack: SecureStack, tenant: str) -> None:
+    keys = [member(stack, tenant), member(stack, tenant)]
+    limit = QUOTAS_TABLE["requests"].limit
+
+    async def work() -> None:
+        async with line(stack, keys[0]) as a, line(stack, keys[1]) as b:
+            flooding, calm = Client(stack, keys[0], a), Client(stack, keys[1], b)
+            long = OpenSession(flooding.session("s"), "", "", 3, (0,), 0, traceparent="x" * 8_000_000)
+            opened = await flooding.ask("open", long, SessionOpened)
+            assert opened.fault is not None and opened.fault.name == faults.MALFORMED
+            answers = await a.client.subscribe(inbox := a.client.new_inbox())
+            subject, ping = subjects.node_request(str(stack.addresses["node"]), "ping", flooding.principal), msgspec.msgpack.encode(Ping())
+            for _ in range(3 * limit):
+                await a.client.publish(subject, ping, reply=inbox)
+            await a.client.flush()
+            assert await pong_of(calm), "another key"
+            async with asyncio.timeout(DEADLINE_S):
+                while not await pong_of(flooding):
+                    pass
+            assert 0 < answers.pending_msgs < 3 * limit, "what was beyond the quota is not answered"
+
+    async def pong_of(client: Client) -> bool:
+        try:
+            subject = subjects.node_request(str(stack.addresses["node"]), "ping", client.principal)
+            return bool((await client.bus.client.request(subject, msgspec.msgpack.encode(Ping()), 2)).data)
+        except nats.errors.TimeoutError:
+            return False
+
+    asyncio.run(work())
 
 
 def test_connections_of_a_key_are_limited_and_one_that_ends_makes_room(stack: SecureStack, tenant: str) -> None:

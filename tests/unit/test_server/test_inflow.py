@@ -107,6 +107,27 @@ def test_a_session_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     with_bench(monkeypatch, body)
 
 
+@pytest.mark.parametrize("body", [small, large], ids=["on the loop", "in the thread"])
+def test_a_failure_in_one_message_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch, body: Callable[[str, int], bytes]) -> None:
+    read_batch = inflow.read_batch
+
+    def failing(data: bytes, session: str) -> object:
+        if session == "bad":
+            raise ZeroDivisionError
+        return read_batch(data, session)
+
+    monkeypatch.setattr(inflow, "read_batch", failing)
+
+    async def run(bench: Bench) -> None:
+        bench.put("bad", body("bad", 1))
+        bench.put("a", large("a", 1))
+        bench.put("b", small("b", 1))
+        assert {session: seq for session, seq, _ in await bench.until(3)} == {"bad": 0, "a": 1, "b": 1}
+        assert bench.inflow.oldest_position() is None
+
+    with_bench(monkeypatch, run)
+
+
 def test_a_flood_of_one_tenant_costs_the_others_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """8 KB each on the bus, 8 MiB each to inflate: on the budget of their tenant, and beside those of another."""
 
