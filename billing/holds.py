@@ -1,9 +1,9 @@
-"""Devices that tasks hold and do not use: from the placement of a task with a ``hold_percent`` until a session of it opens there, and of a
+"""What tasks hold and do not use: from the placement of a task with a ``hold_percent`` until a session of it opens on the device, and of a
 reservation between its sessions. A part of the projection. Pure, integers only.
 
-The node's accounts give the time: of each interval of a device, the part in which it was held is charged like core time, at that percentage
-of the price, and at most what was idle. A start within START_NS is free. If no session opens in that time, all is charged from the
-placement on; if the node is lost, what was not charged by then is free.
+The node's accounts give the time. Of each interval of a device, the part in which it was held is charged at that percentage of the price:
+of an exclusive task the device's core time, as far as it was idle; of another one the memory that it was promised. A start within START_NS
+is free. If no session opens in that time, all is charged from the placement on; if the node is lost, what was not charged by then is free.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ START_NS: Final = 10 * 10**9
 """A start takes a moment: the script imports what it needs."""
 HELD: Final = "(held, not started)"
 """The model in rows of the bill."""
+_MS: Final = 10**6
 _ENDED_MAX: Final = 64
 """Holds of one device that ended and that its accounts have not reached: a node that is silent gives none."""
 
@@ -41,6 +42,8 @@ class _Terms(msgspec.Struct, array_like=True):
     tenant: str
     percent: int
     reservation: bool
+    #: promised on each device; of an exclusive task 0
+    nbytes: int
     node: str = ""
     gpus: tuple[int, ...] = ()
     #: Open sessions by name, each with its device.
@@ -53,14 +56,17 @@ class Hold(msgspec.Struct, array_like=True):
     task: str
     tenant: str
     percent: int
+    #: 0: it is the whole device
+    nbytes: int
     from_ns: int
     to_ns: int = 0
     #: it ended because a session opened
     started: bool = False
     #: the accounts are counted up to here
     counted_ns: int = 0
-    #: core time that is counted and not charged
+    #: core time and memory that are counted and not charged
     due_core_ns: int = 0
+    due_byte_ms: int = 0
 
 
 class Holds(msgspec.Struct, array_like=True):
@@ -76,7 +82,8 @@ class Holds(msgspec.Struct, array_like=True):
         known)."""
         match event:
             case TaskSubmitted() if event.hold_percent:
-                self.tasks.setdefault(event.task, _Terms(event.tenant, event.hold_percent, event.reservation))
+                nbytes = 0 if event.exclusive else event.vram_bytes
+                self.tasks.setdefault(event.task, _Terms(event.tenant, event.hold_percent, event.reservation, nbytes))
             case TaskPlaced() if event.task in self.tasks:
                 terms = self.tasks[event.task]
                 self._end(event.task, event.at_ns)
@@ -101,9 +108,9 @@ class Holds(msgspec.Struct, array_like=True):
             case _:
                 pass
 
-    def account(self, fact: DeviceAccounted, cores: int, stored_ns: int) -> Iterator[tuple[Hold, int]]:
+    def account(self, fact: DeviceAccounted, cores: int, stored_ns: int) -> Iterator[tuple[Hold, int, int]]:
         """Count an interval whose accounts add up, which ended no later than it was stored (0: not known), whatever the node's clock says;
-        every hold with what is charged for it now, in core-ns."""
+        every hold with what is charged for it now, in core-ns and byte-ms."""
         holds = self.devices.get(fact.node, {}).get(fact.gpu, [])
         end_ns = fact.from_ns + fact.wall_ns
         end_ns = min(end_ns, stored_ns or end_ns)
@@ -111,16 +118,17 @@ class Holds(msgspec.Struct, array_like=True):
         for hold in list(holds):
             from_ns, to_ns = max(hold.from_ns, hold.counted_ns, begin_ns), min(hold.to_ns or end_ns, end_ns)
             if to_ns > from_ns:
-                core_ns = min((to_ns - from_ns) * min(cores, fact.cores), idle_core_ns)
+                core_ns = 0 if hold.nbytes else min((to_ns - from_ns) * min(cores, fact.cores), idle_core_ns)
                 idle_core_ns -= core_ns
                 hold.due_core_ns += core_ns
+                hold.due_byte_ms += hold.nbytes * (to_ns - from_ns) // _MS
                 hold.counted_ns = to_ns
             if hold.to_ns and hold.to_ns <= end_ns:
                 holds.remove(hold)
             late = (hold.to_ns or end_ns) - hold.from_ns > START_NS
-            if hold.due_core_ns and (late or (hold.to_ns and not hold.started)):
-                yield hold, hold.due_core_ns
-                hold.due_core_ns = 0
+            if (hold.due_core_ns or hold.due_byte_ms) and (late or (hold.to_ns and not hold.started)):
+                yield hold, hold.due_core_ns, hold.due_byte_ms
+                hold.due_core_ns = hold.due_byte_ms = 0
 
     def _closed(self, event: SessionClosedFact) -> None:
         task = self.hosts.get(event.node, {}).pop(event.session, "")
@@ -136,7 +144,7 @@ class Holds(msgspec.Struct, array_like=True):
     def _begin(self, task: str, gpu: int, at_ns: int) -> None:
         terms = self.tasks[task]
         holds = self.devices.setdefault(terms.node, {}).setdefault(gpu, [])
-        holds.append(Hold(task, terms.tenant, terms.percent, at_ns))
+        holds.append(Hold(task, terms.tenant, terms.percent, terms.nbytes, at_ns))
         del holds[:-_ENDED_MAX]
 
     def _end(self, task: str, at_ns: int, gpu: int | None = None) -> None:

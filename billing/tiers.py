@@ -35,8 +35,8 @@ SHARED_ONLY: Final = frozenset({"basic"})
 class Ceiling(msgspec.Struct, frozen=True, array_like=True):
     """From ``from_ns`` (Unix time) on, tasks of the tier have at best this priority (0 is the highest of all), and those that name no VRAM
     are placed by ``default_vram_mb`` (MiB; 0: by the cluster's default). A tenant has ``live_tasks`` of them at most and
-    ``queued_tasks`` in the queue (0: the table's), and ``exclusive`` ones if that is set (None: by SHARED_ONLY), which pay
-    ``hold_percent`` of the price of core time for devices that they hold and do not use (None: HOLD_PERCENT)."""
+    ``queued_tasks`` in the queue (0: the table's), and ``exclusive`` ones if that is set (None: by SHARED_ONLY). They pay
+    ``hold_percent`` of the price for what they hold and do not use (None: HOLD_PERCENT)."""
 
     from_ns: int
     priority: int
@@ -111,7 +111,7 @@ class TierBook(msgspec.Struct, array_like=True):
         return tier not in SHARED_ONLY if set_to is None else set_to
 
     def hold_percent(self, tier: str, at_ns: int) -> int:
-        """``hold_percent`` of exclusive tasks of ``tier``."""
+        """``hold_percent`` of tasks of ``tier``."""
         set_to = self.in_force(tier, at_ns).hold_percent
         return HOLD_PERCENT if set_to is None else set_to
 

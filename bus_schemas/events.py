@@ -199,7 +199,8 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     gang_size: int = 0
     """How many tasks the gang has."""
     hold_percent: int = 0
-    """The part of the price of core time that devices cost which it holds and does not use (billing.holds)."""
+    """The part of the price that its devices, or the memory it is promised there, cost while it holds and does not use them
+    (billing.holds)."""
 
 
 class Considered(msgspec.Struct, array_like=True, frozen=True):
@@ -418,8 +419,8 @@ class TierSet(msgspec.Struct, array_like=True, frozen=True, tag="tier.set.v1"):
     """What a tier allows: ``priority_ceiling`` is the best (lowest) priority of its tasks, ``default_vram_mb`` the VRAM (MiB) by which a
     task is placed that names none (0: the cluster's default), ``live_tasks`` the most tasks of a tenant that are not over (0: the default),
     ``exclusive`` whether its tasks may have a device for themselves (None: the tier's default), ``queued_tasks`` the most queued tasks of a
-    tenant (0: the default), ``hold_percent`` as in TaskSubmitted, of tasks with a device for themselves (None: the default). With
-    ``tenant``: assigns the tenant to the tier instead, as a GrantRecorded with a tier does; the last one holds."""
+    tenant (0: the default), ``hold_percent`` as in TaskSubmitted (None: the default). With ``tenant``: assigns the tenant to the tier
+    instead, as a GrantRecorded with a tier does; the last one holds."""
 
     at_ns: int
     tier: str

@@ -106,6 +106,10 @@ _TABLE: Final = (
         set_by="WOOLY_KEY_CONNECTIONS_MAX", beyond="refused by the bus", remedy="end some of them, or use another key",
     ),
     Quota(
+        name="changes", unit="requests that may change something", scope="tenant, service", limit=1_000, regained=20,
+        enforced="services.kit.access.access", beyond="refused", remedy="send fewer of them: each is recorded for ever",
+    ),
+    Quota(
         name="live_tasks", unit="tasks that are not over", scope="tenant", limit=1_000, enforced="billing.tiers", set_by="tier: live_tasks",
         beyond="refused", remedy="cancel some, or wait for their end",
     ),

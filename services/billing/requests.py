@@ -64,7 +64,7 @@ class BudgetBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     note: Note = ""
 
 
-_HOLD: Final = "part of the core price that devices cost which exclusive tasks hold and do not use"
+_HOLD: Final = "part of the price that devices and promised memory cost which tasks hold and do not use, in percent"
 
 
 class TierBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

@@ -434,7 +434,7 @@ class Price(msgspec.Struct, frozen=True):
 class Tier(msgspec.Struct, frozen=True):
     """``default_vram_mb``: of its tasks that name no VRAM, in MiB; 0: the cluster's default. ``live_tasks``: the most of one tenant that
     are not over, ``queued_tasks``: that wait. ``exclusive``: whether they may have a device for themselves, ``hold_percent``:
-    what that costs while they do not use it, of the price of core time."""
+    what devices and memory cost while tasks hold and do not use them, of the price."""
 
     tier: str
     priority_ceiling: int

@@ -369,9 +369,9 @@ class Client:
         from_: str = "",
         revision: int | None = None,
     ) -> Tier:
-        """What a tier allows; ``live_tasks``: the most of one tenant that are not over, ``queued_tasks``: that wait; ``hold_percent``:
-        what devices cost, of the core price, that exclusive tasks hold and do not use. None: the default; not given: it stays. ``from_`` as
-        in ``set_price``."""
+        """What a tier allows; ``live_tasks``: the most of one tenant that are not over, ``queued_tasks``: that wait; ``hold_percent``: what
+        devices and memory cost, of the price, while tasks hold and do not use them. None: the default; not given: it stays. ``from_`` as in
+        ``set_price``."""
         body = {
             "priority_ceiling": priority_ceiling,
             "default_vram_mb": default_vram_mb,

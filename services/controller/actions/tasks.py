@@ -49,7 +49,7 @@ class TaskActions:
         if known is not None:
             return known.submitted.hold_percent
         tiers, now_ns = self._projection.fold(TierBook), time.time_ns()
-        return tiers.hold_percent(tiers.tier_of(task.tenant, now_ns), now_ns) if task.exclusive else 0
+        return tiers.hold_percent(tiers.tier_of(task.tenant, now_ns), now_ns)
 
     def check(self, by: Caller, task: TaskSubmitted) -> None:
         """Raises what ``submit`` would raise with nothing written, but TaskExists."""

@@ -154,6 +154,7 @@ class Access:
         self.pages = pages
         self._view = view
         self._secrets = secrets
+        self._changes: Buckets[str] = Buckets(QUOTAS["changes"].rate())
         self._begun: Buckets[str] = Buckets(QUOTAS["browser_sessions"].rate())
 
     @property
@@ -189,6 +190,16 @@ class Access:
         return not self.view.session_ended(token.id) and self._holder(token, time.time_ns()) == who
 
     # -- sessions and relays -----------------------------------------------------------------------------------------------------------
+
+    def count_change(self, who: Identity) -> None:
+        """A request of ``who`` that may write to the log. Raises QuotaReached; the cluster's own identities have no limit."""
+        if not self.on or not who.tenant:
+            return
+        now_ns = time.monotonic_ns()
+        excess = excess_of("changes", self._changes, who.tenant, now_ns)
+        if excess is not None:
+            raise QuotaReached(excess, f"tenant {who.tenant}")
+        self._changes.take(who.tenant, now_ns)
 
     def begin_session(self, who: Identity) -> Token:
         """A new session of an identity that has just been checked. Its id is new, which prevents session fixation. Raises QuotaReached:

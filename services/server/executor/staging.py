@@ -19,7 +19,7 @@ from bus_schemas.telemetry import QuotaUse
 from scheduler.quotas import Asked
 from services.server.executor.quota_watch import QuotaWatch
 
-__all__ = ["ANSWER_BYTES_MIN", "CACHE_BYTES", "Staging"]
+__all__ = ["ANSWER_BYTES_MIN", "CACHE_BYTES", "Held", "Staging"]
 
 CACHE_BYTES: Final = 256 << 20
 """Chunks already used are kept up to this many bytes a tenant, so that equal bytes need not travel again."""
@@ -29,13 +29,15 @@ ANSWER_BYTES_MIN: Final = 256 << 20
 
 
 @dataclass(slots=True)
-class _Held:
+class Held:
     """What the sessions of one tenant hold together."""
 
     #: tenant, or the session that counts alone
     name: str
     stages: dict[str, _Stage] = field(default_factory=dict)
     pinned_bytes: int = 0
+    #: of chunks that are under way
+    coming_bytes: int = 0
     used_bytes: int = 0
     blob_bytes: int = 0
 
@@ -61,7 +63,7 @@ class _Held:
 @dataclass(slots=True)
 class _Stage:
     token: str
-    held: _Held
+    held: Held
     bytes_max: int
     answer_bytes_max: int
     pinned: dict[bytes, bytearray] = field(default_factory=dict)
@@ -79,7 +81,7 @@ class Staging:
         self._watch = watch or QuotaWatch()
         self._lock = threading.Lock()
         self._stages: dict[str, _Stage] = {}
-        self._tenants: dict[str, _Held] = {}
+        self._tenants: dict[str, Held] = {}
         self._tenant_bytes_max = tenant_bytes_max
         self._tenant_answer_bytes_max = max(tenant_answer_bytes_max, ANSWER_BYTES_MIN)
 
@@ -88,7 +90,7 @@ class Staging:
         it may have waiting to be fetched. ``tenant`` empty: the session counts alone."""
         with self._lock:
             name = tenant or f"session {session}"
-            held = self._tenants.setdefault(name, _Held(name))
+            held = self._tenants.setdefault(name, Held(name))
             held.stages[session] = self._stages[session] = _Stage(token, held, bytes_max, max(answer_bytes_max, ANSWER_BYTES_MIN))
 
     def close(self, session: str) -> None:
@@ -123,6 +125,22 @@ class Staging:
                     stage.held.pin(stage, digest, chunk)
             return bytes(digest in stage.pinned for digest in digests)
 
+    def begin(self, whose: str, nbytes: int) -> Held | Denied:
+        """A chunk of ``whose`` (a session or a trust domain) is to come: its account, on which it counts until ``end``."""
+        with self._lock:
+            stage = self._stages.get(whose)
+            held = stage.held if stage is not None else self._tenants.setdefault(whose, Held(whose))
+            excess = self._refuse(held, self._tenant_bytes_max, held.pinned_bytes + held.coming_bytes, nbytes)
+            if excess is not None:
+                return Denied(excess.sentence(f"tenant {held.name}"), excess)
+            held.coming_bytes += nbytes
+            return held
+
+    def end(self, held: Held, nbytes: int) -> None:
+        """The chunk came, or will not."""
+        with self._lock:
+            held.coming_bytes -= nbytes
+
     def put(self, session: str, digest: bytes, chunk: bytearray) -> Denied | None:
         """Keep a verified chunk; or why it is not kept."""
         with self._lock:
@@ -135,7 +153,7 @@ class Staging:
             excess = self._refuse(held, stage.bytes_max, stage.pinned_bytes, len(chunk))
             if excess is not None:
                 return Denied(excess.sentence(f"session {session}"), excess)
-            excess = self._refuse(held, most, held.pinned_bytes, len(chunk))
+            excess = self._refuse(held, most, held.pinned_bytes + held.coming_bytes, len(chunk))
             if excess is not None:
                 return Denied(excess.sentence(f"tenant {held.name}"), excess)
             held.evict(most - held.pinned_bytes - len(chunk))
@@ -143,10 +161,10 @@ class Staging:
         self._used(held)
         return None
 
-    def _refuse(self, held: _Held, most: int, used: int, nbytes: int) -> Excess | None:
+    def _refuse(self, held: Held, most: int, used: int, nbytes: int) -> Excess | None:
         return self._watch.ask(Asked(time.monotonic_ns(), "staged_bytes", held.name, most, used, nbytes))
 
-    def _used(self, held: _Held) -> None:
+    def _used(self, held: Held) -> None:
         self._watch.use(QuotaUse(held.name, "staged_bytes", held.pinned_bytes, self._tenant_bytes_max))
 
     def chunk(self, session: str, digest: bytes) -> bytearray | None:

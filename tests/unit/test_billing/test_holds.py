@@ -43,8 +43,9 @@ class Log:
     def add(self, *events: Event) -> None:
         self.messages.append(decode_events(encode_events(list(events))))
 
-    def task(self, at_s: int, *, percent: int = 100, gpus: tuple[int, ...] = (0,), **more: Any) -> None:
-        self.add(TaskSubmitted(at_s * S, "t", "acme", 2, 1, exclusive=True, hold_percent=percent, **more))
+    def task(self, at_s: int, *, percent: int = 100, gpus: tuple[int, ...] = (0,), nbytes: int = 0, **more: Any) -> None:
+        """``nbytes``: it shares the device."""
+        self.add(TaskSubmitted(at_s * S, "t", "acme", 2, nbytes or 1, exclusive=not nbytes, hold_percent=percent, **more))
         self.add(TaskPlaced(at_s * S, "t", "n", gpus, (), (), 0))
 
     def opens(self, at_s: float, *, gpu: int = 0, session: str = "s", tenant: str = "acme") -> None:
@@ -117,6 +118,18 @@ def test_a_task_that_is_cancelled_before_it_started_has_no_free_time() -> None:
         log.over(103, "cancelled")
         log.accounts(104 if order == "account first" else 60, 160)
     assert (before.charged(), after.charged()) == (4 * CORES, 3 * CORES)
+
+
+def test_a_task_that_shares_a_device_pays_for_the_memory_it_was_promised() -> None:
+    log, quick = Log(), Log()
+    for one in (log, quick):
+        one.task(100, nbytes=2 << 30, percent=50)
+    log.accounts(60, 160, idle_part=2)
+    quick.opens(101)
+    quick.accounts(60, 160)
+    (row,) = log.fold().rows.values()
+    assert (row.core_ns, row.byte_ms, row.core_micro, row.vram_micro) == (0, (2 << 30) * 60_000, 0, 60 * PRICE)
+    assert not quick.fold().rows
 
 
 def test_each_device_is_held_until_a_session_opens_on_it() -> None:

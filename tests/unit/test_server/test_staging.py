@@ -16,6 +16,7 @@ from services.server.executor import staging as module
 from services.server.executor.staging import Staging
 from services.server.protocol import QuotasUsed
 from tests.support.executor import Wire
+from tests.support.node import until
 from wooly.errors import QuotaReachedError
 from wooly.transport.data_port import DataPort
 
@@ -162,3 +163,43 @@ def test_the_executor_refuses_what_a_tenant_puts_beyond_its_bound_through_any_of
         with pytest.raises(QuotaReachedError, match="tenant acme has used 600000 of 1048576 bytes") as reached:
             port.put([memoryview(bytes([3]) * 600_000)])
         assert (reached.value.quota, reached.value.retry_after_ms) == ("staged_bytes", 5_000)
+
+
+def test_chunks_that_are_under_way_count_for_their_tenant(tmp_path: Path) -> None:
+    """A client that sends all but the last byte holds memory; what is refused is read and not kept."""
+
+    def dial(session: str) -> socket.socket:
+        port = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        port.settimeout(60)
+        port.connect(str(tmp_path / "d"))
+        port.sendall(frame(Hello(session, "token")))
+        assert isinstance(answer_of(port), Welcome)
+        return port
+
+    def answer_of(port: socket.socket) -> Answer:
+        frames = Frames()
+        while True:
+            for body in frames.feed(port.recv(1 << 16)):
+                return decode_answer(body)
+
+    chunk = b"c" * 600_000
+    put = frame(Put(blake3(chunk).digest(), len(chunk)))
+    with Wire(tmp_path, staged_bytes=1 << 20) as wire:
+        for session, tenant in (("a", "t"), ("b", "t"), ("c", "another")):
+            wire.open(session, tenant=tenant)
+        slow, second, other = dial("a"), dial("b"), dial("c")
+        slow.sendall(put + chunk[:-1])
+        other.sendall(put + chunk)
+        assert isinstance(answer_of(other), Stored), "another tenant's"
+        second.sendall(put + chunk)
+        denied = answer_of(second)
+        assert isinstance(denied, Denied) and denied.excess == Excess("staged_bytes", 1 << 20, 600_000, 5_000)
+        slow.close()
+
+        def stored() -> bool:
+            second.sendall(put + chunk)
+            return isinstance(answer_of(second), Stored)
+
+        until(stored, "the memory is free again")
+        second.close()
+        other.close()
