@@ -19,6 +19,7 @@ import msgspec
 from billing.budgets import STOPPED, Budget, Budgets, Crossing, Spent
 from billing.errors import CorruptSnapshotError
 from billing.evidence import UNDATED, Evidence
+from billing.holds import HELD, Holds
 from billing.ledger import Ledger
 from billing.periods import PERIODS
 from billing.tariff import DEFAULT_TIER, Tariff, charge
@@ -104,6 +105,7 @@ class BillingView(msgspec.Struct):
     """Node and reason of those that are findings already."""
     revisions: dict[str, int] = {}
     """Of every tenant and every tier (``tier:<name>``) the position of the last fact that a person wrote."""
+    holds: Holds = msgspec.field(default_factory=Holds)
     utilization: Utilization = msgspec.field(default_factory=Utilization)
 
     def apply(self, position: int, events: Iterable[Event], stored_ns: int = UNDATED) -> None:
@@ -117,13 +119,15 @@ class BillingView(msgspec.Struct):
     def _apply(self, event: Event, position: int, stored_ns: int) -> None:
         why = self.evidence.apply(event, stored_ns)
         self.utilization.apply(event)
+        if not why:
+            self.holds.apply(event, stored_ns)
         match event:
             case SessionOpenedFact() if why:
                 self._doubt(event.node, f"sessions of {event.tenant}", why)
             case UsageRecorded():
                 self._usage(event, position, stored_ns)
             case DeviceAccounted():
-                self._accounted(event)
+                self._accounted(event, position, stored_ns)
                 self.budgets.reach(self.evidence.reached_ns(event, stored_ns), position)
             case TariffSet():
                 self.tariff.record(event)
@@ -196,7 +200,7 @@ class BillingView(msgspec.Struct):
         self.ledger.charge(fact.tenant, amount)
         self.budgets.charge(fact.tenant, fact.node, fact.from_ns, amount.core_micro + amount.vram_micro, position)
 
-    def _accounted(self, fact: DeviceAccounted) -> None:
+    def _accounted(self, fact: DeviceAccounted, position: int, stored_ns: int) -> None:
         """Check the identity of one interval of one device against the usage facts it names."""
         where = f"{fact.node}/{fact.epoch}/{fact.gpu} serial {fact.serial}"
         device = self.devices.setdefault((fact.node, fact.epoch, fact.gpu), Device())
@@ -215,10 +219,26 @@ class BillingView(msgspec.Struct):
             self._find(f"{where}: charged + scheduler + idle is {total} core-ns, wall x cores is {fact.wall_ns * fact.cores}")
         if named == fact.charged_core_ns and total == fact.wall_ns * fact.cores:
             self.utilization.account(fact, uses, self.evidence.devices.get(fact.node, {}), lambda tenant: self._terms(tenant, fact.from_ns))
+            self._held(fact, position, stored_ns)
         device.wall_core_ns += fact.wall_ns * fact.cores
         device.charged_core_ns += fact.charged_core_ns
         device.scheduler_core_ns += fact.scheduler_core_ns
         device.idle_core_ns += fact.idle_core_ns
+
+    def _held(self, fact: DeviceAccounted, position: int, stored_ns: int) -> None:
+        """Charge tasks for what they held of the device and did not use."""
+        cores = self.evidence.devices.get(fact.node, {}).get(fact.gpu, (0, 0))[0]
+        for hold, core_ns, byte_ms in self.holds.account(fact, cores, stored_ns):
+            price = self.tariff.at(self.tiers.tier_of(hold.tenant, fact.from_ns), fact.from_ns)
+            amount = charge(core_ns * hold.percent // 100, byte_ms * hold.percent // 100, price)
+            row = self.rows.setdefault((fact.from_ns // MINUTE_NS, hold.tenant, hold.task, fact.node, HELD), Row())
+            row.core_ns += core_ns
+            row.byte_ms += byte_ms
+            row.core_micro += amount.core_micro
+            row.vram_micro += amount.vram_micro
+            row.facts += 1
+            self.ledger.charge(hold.tenant, amount)
+            self.budgets.charge(hold.tenant, HELD, fact.from_ns, amount.core_micro + amount.vram_micro, position)
 
     def _terms(self, tenant: str, at_ns: int) -> tuple[int, bool]:
         """A tenant's price of a core-second, and whether its budget is used up; of no tenant, the price of the default tier."""
@@ -264,8 +284,8 @@ class BillingView(msgspec.Struct):
         utilization = _SavedUtilization(list(u.rows.items()), list(u.spans.items()), *kept)
         return _encoder.encode(_Saved(_FORM, self.position, list(self.rows.items()), *rest, budgets, *self._marks(), utilization))
 
-    def _marks(self) -> tuple[Evidence, dict[str, int], dict[str, None], dict[str, int]]:
-        return self.evidence, self.unbelieved, self.doubts, self.revisions
+    def _marks(self) -> tuple[Evidence, dict[str, int], dict[str, None], dict[str, int], Holds]:
+        return self.evidence, self.unbelieved, self.doubts, self.revisions, self.holds
 
     @classmethod
     def decode(cls, data: bytes) -> BillingView:
@@ -284,7 +304,7 @@ class BillingView(msgspec.Struct):
         u = saved.utilization
         utilization = Utilization(dict(u.rows), dict(u.spans), u.needs, u.waiting, u.waited, u.declared, u.groups, u.drained)
         rest = (saved.ledger, saved.tariff, saved.tiers, saved.grants, dict(saved.devices), saved.findings)
-        marks = (saved.evidence, saved.unbelieved, saved.doubts, saved.revisions)
+        marks = (saved.evidence, saved.unbelieved, saved.doubts, saved.revisions, saved.holds)
         return cls(saved.position, dict(saved.rows), *rest, budgets, *marks, utilization)
 
     def digest(self) -> str:
@@ -330,6 +350,7 @@ class _Saved(msgspec.Struct, array_like=True):
     unbelieved: dict[str, int]
     doubts: dict[str, None]
     revisions: dict[str, int]
+    holds: Holds
     utilization: _SavedUtilization
 
 
@@ -382,4 +403,4 @@ def _differences(view: BillingView, log: BillingView) -> Iterator[str]:
         if a != b:
             yield f"account {account}: the view has {a} micro-credits, the log gives {b}"
     if view.digest() != log.digest():
-        yield "the views differ outside rows and balances (tariff, tiers, budgets, devices, utilization or findings)"
+        yield "the views differ outside rows and balances (tariff, tiers, budgets, devices, utilization, holds or findings)"

@@ -16,14 +16,17 @@ from bus_schemas.events import Event, GrantRecorded, TaskSubmitted, TierSet
 from bus_schemas.quotas import COUNT_RETRY_MS, QUOTAS, Excess
 
 __all__ = [
-    "BASE_CEILINGS", "PRIORITY_LOWEST", "SHARED_ONLY", "Ceiling", "Membership", "TierBook", "priority_refusal", "task_excess",
-    "task_refusal",
+    "BASE_CEILINGS", "HOLD_PERCENT", "PRIORITY_LOWEST", "SHARED_ONLY", "Ceiling", "Membership", "TierBook", "priority_refusal",
+    "task_excess", "task_refusal",
 ]  # fmt: skip
 
 PRIORITY_LOWEST: Final = 4
 
 BASE_CEILINGS: Final[dict[str, int]] = {"premium": 0, "standard": 0, "basic": 2}
 """In force where the log sets nothing. A tier that is not here has the ceiling 0: it forbids nothing."""
+
+HOLD_PERCENT: Final = 100
+"""Where the log does not say otherwise."""
 
 SHARED_ONLY: Final = frozenset({"basic"})
 """Tiers without exclusive devices, where the log does not say otherwise."""
@@ -32,7 +35,8 @@ SHARED_ONLY: Final = frozenset({"basic"})
 class Ceiling(msgspec.Struct, frozen=True, array_like=True):
     """From ``from_ns`` (Unix time) on, tasks of the tier have at best this priority (0 is the highest of all), and those that name no VRAM
     are placed by ``default_vram_mb`` (MiB; 0: by the cluster's default). A tenant has ``live_tasks`` of them at most and
-    ``queued_tasks`` in the queue (0: the table's), and ``exclusive`` ones if that is set (None: by SHARED_ONLY)."""
+    ``queued_tasks`` in the queue (0: the table's), and ``exclusive`` ones if that is set (None: by SHARED_ONLY). They pay
+    ``hold_percent`` of the price for what they hold and do not use (None: HOLD_PERCENT)."""
 
     from_ns: int
     priority: int
@@ -40,6 +44,7 @@ class Ceiling(msgspec.Struct, frozen=True, array_like=True):
     live_tasks: int = 0
     exclusive: bool | None = None
     queued_tasks: int = 0
+    hold_percent: int | None = None
 
 
 class Membership(msgspec.Struct, frozen=True, array_like=True):
@@ -64,7 +69,13 @@ class TierBook(msgspec.Struct, array_like=True):
                 self.members.setdefault(event.tenant, []).append(Membership(valid_ns, event.tier))
             else:
                 ceiling = Ceiling(
-                    valid_ns, event.priority_ceiling, event.default_vram_mb, event.live_tasks, event.exclusive, event.queued_tasks
+                    from_ns=valid_ns,
+                    priority=event.priority_ceiling,
+                    default_vram_mb=event.default_vram_mb,
+                    live_tasks=event.live_tasks,
+                    exclusive=event.exclusive,
+                    queued_tasks=event.queued_tasks,
+                    hold_percent=event.hold_percent,
                 )
                 self.ceilings.setdefault(event.tier, []).append(ceiling)
         elif isinstance(event, GrantRecorded) and event.tier and event.grant not in self.grants:
@@ -98,6 +109,11 @@ class TierBook(msgspec.Struct, array_like=True):
         """Whether tasks of ``tier`` may have a device for themselves."""
         set_to = self.in_force(tier, at_ns).exclusive
         return tier not in SHARED_ONLY if set_to is None else set_to
+
+    def hold_percent(self, tier: str, at_ns: int) -> int:
+        """``hold_percent`` of tasks of ``tier``."""
+        set_to = self.in_force(tier, at_ns).hold_percent
+        return HOLD_PERCENT if set_to is None else set_to
 
     def in_force(self, tier: str, at_ns: int) -> Ceiling:
         """What the log sets for ``tier`` at ``at_ns``, else what holds without it."""

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.model_cache import ModelStatus
+from bus_schemas.quotas import Excess
 
 __all__ = [
     "MESSAGE_BYTES_MAX", "Hello", "Have", "Put", "Get", "Drop", "Keep", "Models", "Forget", "Welcome", "Had", "Stored", "Blob",
@@ -91,9 +92,10 @@ class Blob(msgspec.Struct, array_like=True, frozen=True, tag="blob"):
 
 
 class Denied(msgspec.Struct, array_like=True, frozen=True, tag="denied"):
-    """The request was refused; the connection stays open unless it was Hello."""
+    """The request was refused; the connection stays open unless it was Hello. ``excess``: the quota that refuses it, if one does."""
 
     message: str
+    excess: Excess | None = None
 
 
 class Kept(msgspec.Struct, array_like=True, frozen=True, tag="kept"):

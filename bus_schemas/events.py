@@ -203,6 +203,9 @@ class TaskSubmitted(msgspec.Struct, array_like=True, frozen=True, tag="task.subm
     """It is placed together with the tenant's other tasks of this gang, or not at all; empty: it is in none."""
     gang_size: int = 0
     """How many tasks the gang has."""
+    hold_percent: int = 0
+    """The part of the price that its devices, or the memory it is promised there, cost while it holds and does not use them
+    (billing.holds)."""
 
 
 class Considered(msgspec.Struct, array_like=True, frozen=True):
@@ -423,8 +426,8 @@ class TierSet(msgspec.Struct, array_like=True, frozen=True, tag="tier.set.v1"):
     """What a tier allows: ``priority_ceiling`` is the best (lowest) priority of its tasks, ``default_vram_mb`` the VRAM (MiB) by which a
     task is placed that names none (0: the cluster's default), ``live_tasks`` the most tasks of a tenant that are not over (0: the default),
     ``exclusive`` whether its tasks may have a device for themselves (None: the tier's default), ``queued_tasks`` the most queued tasks of a
-    tenant (0: the default). With ``tenant``: assigns the tenant to the tier instead, as a GrantRecorded with a tier does; the last one
-    holds."""
+    tenant (0: the default), ``hold_percent`` as in TaskSubmitted (None: the default). With ``tenant``: assigns the tenant to the tier
+    instead, as a GrantRecorded with a tier does; the last one holds."""
 
     at_ns: int
     tier: str
@@ -435,6 +438,7 @@ class TierSet(msgspec.Struct, array_like=True, frozen=True, tag="tier.set.v1"):
     live_tasks: int = 0
     exclusive: bool | None = None
     queued_tasks: int = 0
+    hold_percent: int | None = None
 
 
 class TaskDisplaced(msgspec.Struct, array_like=True, frozen=True, tag="task.displaced.v1"):

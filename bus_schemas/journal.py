@@ -1,7 +1,8 @@
 """The journal of a node's pure cores on the bus: their stimuli and their decisions, for deterministic replay. Pure.
 
-One message carries consecutive records of one core of one device as that core's own frames (scheduler.dispatch.snapshot and
-scheduler.vram.journal know them). The records are divided into *segments*: each begins with an empty state or a snapshot of one.
+One message carries consecutive records of one core of one device as that core's own frames (scheduler.dispatch.snapshot,
+scheduler.vram.journal and scheduler.quotas know them). The records are divided into *segments*: each begins with an empty state or a
+snapshot of one.
 Array-like: new fields go last and have defaults; nothing is renamed, reordered or retyped.
 """
 
@@ -14,12 +15,13 @@ import msgspec
 from bus_schemas.frames import HEAD, Frames, frame
 
 __all__ = [
-    "DISPATCH", "PROGRAMS", "PROGRAM_NAME_BYTES", "VRAM", "JournalPart", "ProgramUse", "decode_part", "decode_uses", "encode_part",
-    "encode_use",
+    "DISPATCH", "PROGRAMS", "PROGRAM_NAME_BYTES", "QUOTAS", "VRAM", "JournalPart", "ProgramUse", "decode_part", "decode_uses",
+    "encode_part", "encode_use",
 ]  # fmt: skip
 
 DISPATCH: Final = "dispatch"
 VRAM: Final = "vram"
+QUOTAS: Final = "quotas"
 """Lanes: which core."""
 PROGRAMS: Final = "programs"
 """A lane of no core: which program a batch ran. Its frames are uses, each behind its length (u32, little-endian)."""

@@ -14,8 +14,8 @@ from msgspec import Meta
 
 __all__ = [
     "ADDRESSES_MAX", "DEVICES_MAX", "ENDED_MAX", "GROUPS_MAX", "MALFORMED", "NAME_CHARS_MAX", "QUOTA_USES_MAX", "RECORDED_CHARS_MAX",
-    "RUNNING_MAX", "SEQ_MAX", "TENANT_CHARS_MAX", "TEXT_CHARS_MAX", "TITLE_CHARS_MAX", "Name", "Recorded", "TenantName", "Text",
-    "Title", "Trace",
+    "REQUEST_BYTES_MAX", "RUNNING_MAX", "SEQ_MAX", "TENANT_CHARS_MAX", "TEXT_CHARS_MAX", "TITLE_CHARS_MAX", "Name", "Recorded",
+    "TenantName", "Text", "Title", "Trace",
 ]  # fmt: skip
 
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -37,6 +37,8 @@ RUNNING_MAX: Final = 2048
 """Sessions of one device that telemetry lists."""
 ENDED_MAX: Final = 1024
 """Sessions that one request to a node names, to be ended."""
+REQUEST_BYTES_MAX: Final = 16 << 10
+"""Of a client's request to a node; the longest that keeps the limits of its fields has 3 KB. Batches have limits of their own."""
 SEQ_MAX: Final = 1 << 62
 """Numbers of batches are below it."""
 QUOTA_USES_MAX: Final = 128

@@ -86,6 +86,10 @@ _TABLE: Final = (
         beyond="as for messages", remedy="send large tensors once, not with every batch",
     ),
     Quota(
+        name="requests", unit="requests", scope="key, node", limit=4_096, regained=512, enforced="services.server.node",
+        beyond="not answered; the client asks again", remedy="open fewer sessions with one key",
+    ),
+    Quota(
         name="opens", unit="sessions opened", scope="tenant, node", limit=1_024, regained=2, enforced="services.server.admission",
         set_by="WOOLY_TENANT_SESSIONS_MAX", beyond="refused; the client tries again", remedy="open fewer sessions, or use another node",
     ),
@@ -100,6 +104,10 @@ _TABLE: Final = (
     Quota(
         name="connections", unit="connections to the bus", scope="key, bus", limit=1_024, enforced="services.controller.bus_guard",
         set_by="WOOLY_KEY_CONNECTIONS_MAX", beyond="refused by the bus", remedy="end some of them, or use another key",
+    ),
+    Quota(
+        name="changes", unit="requests that may change something", scope="tenant, service", limit=1_000, regained=20,
+        enforced="services.kit.access.access", beyond="refused", remedy="send fewer of them: each is recorded for ever",
     ),
     Quota(
         name="live_tasks", unit="tasks that are not over", scope="tenant", limit=1_000, enforced="billing.tiers", set_by="tier: live_tasks",

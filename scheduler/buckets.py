@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
-from bus_schemas.quotas import Excess, Rate
+from bus_schemas.quotas import Rate
 
-__all__ = ["Buckets", "excess_of", "level_used", "refill_ns"]
+__all__ = ["Buckets", "level_used", "refill_ns"]
 
 _KEPT_MAX: Final = 20_000
 K = TypeVar("K", bound=Hashable)
@@ -36,6 +36,10 @@ class Buckets(Generic[K]):
         #: for each key the time at which its bucket will be full
         self._full_ns: OrderedDict[K, int] = OrderedDict()
 
+    def full_ns(self, key: K) -> int:
+        """When the bucket will be full."""
+        return self._full_ns.get(key, 0)
+
     def wait_ns(self, key: K, now_ns: int, cost: int = 1) -> int:
         """How long until the bucket holds ``cost``; 0: it does now."""
         return refill_ns(self.rate, self._full_ns.get(key, 0), cost, now_ns)
@@ -59,9 +63,3 @@ class Buckets(Generic[K]):
     def most_used(self, now_ns: int) -> int:
         """Of the bucket with the least left."""
         return level_used(self.rate, max(self._full_ns.values(), default=0), now_ns)
-
-
-def excess_of(quota: str, buckets: Buckets[K], key: K, now_ns: int, cost: int = 1) -> Excess | None:
-    """The refusal of ``cost`` that the bucket of ``key`` does not hold, or None."""
-    wait_ns = buckets.wait_ns(key, now_ns, cost)
-    return Excess(quota, buckets.rate.burst, buckets.used(key, now_ns), -(-wait_ns // 10**6)) if wait_ns else None

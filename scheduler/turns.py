@@ -91,6 +91,11 @@ class Turns(Generic[T]):
         items = self._config.items
         return level_used(self._config.rate, found.full_ns, now_ns), 0 if items is None else level_used(items, found.items_full_ns, now_ns)
 
+    def full_ns(self, tenant: str) -> tuple[int, int]:
+        """When the tenant's buckets of costs and of items will be full."""
+        found = self._tenants.get(tenant)
+        return (0, 0) if found is None else (found.full_ns, found.items_full_ns)
+
     def waiting(self, tenant: str) -> tuple[int, int]:
         """(items, bytes) of the tenant that wait."""
         found = self._tenants.get(tenant)
@@ -99,11 +104,6 @@ class Turns(Generic[T]):
     def tenants(self) -> list[str]:
         """Those with something waiting, or missing from a bucket of theirs, and possibly others."""
         return list(self._tenants)
-
-    def late_ns(self, tenant: str, now_ns: int) -> int:
-        """How long until the tenant has a budget again; 0: it has some."""
-        found = self._tenants.get(tenant)
-        return 0 if found is None else self._late_ns(found, now_ns)
 
     def _late_ns(self, tenant: _Tenant[T], now_ns: int) -> int:
         late_ns = refill_ns(self._config.rate, tenant.full_ns, 0, now_ns)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from bus_schemas.quotas import Excess
 
 __all__ = [
     "WoolyError",
@@ -42,6 +45,7 @@ __all__ = [
     "ProtocolError",
     "present",
     "from_fault",
+    "quota_reached",
 ]
 
 
@@ -252,6 +256,15 @@ def present(error: type[WoolyError], shown: type[WoolyError]) -> None:
     for name, known in _BY_FAULT.items():
         if issubclass(shown, known) and issubclass(known, error):
             _BY_FAULT[name] = shown
+
+
+def quota_reached(message: str, excess: Excess) -> QuotaReachedError:
+    """The exception for a node's refusal at a quota, to be raised by the caller."""
+    from bus_schemas.texts import printable  # not at the top, as in from_fault
+
+    return QuotaReachedError(
+        printable(message), quota=excess.quota, limit=excess.limit, used=excess.used, retry_after_ms=excess.retry_after_ms
+    )
 
 
 def from_fault(name: str, message: str, places: Sequence[str] = (), where: str = "") -> WoolyError:

@@ -26,7 +26,7 @@ from bus_schemas.events import Outcome
 from bus_schemas.session import CloseSession, Ping, Pong, SessionClosed, SessionOpened
 from wooly import progress
 from wooly.config import Config
-from wooly.errors import ForkError, NodeLostError, ProtocolError, RecoveryDivergedError, WoolyError, from_fault
+from wooly.errors import ForkError, NodeLostError, ProtocolError, RecoveryDivergedError, WoolyError, from_fault, quota_reached
 from wooly.link import Flush, ReadBytes, Ticket
 from wooly.shared.lru import LruDict
 from wooly.transport.batches import BatchEncoder
@@ -746,6 +746,8 @@ class Session:
         elif not fault.fatal and where:
             self._lost_at[done.seq] = where
         text = origin.explain(fault.instruction, fault.message) if origin is not None and fault.instruction >= 0 else fault.message
+        if fault.excess is not None:
+            return quota_reached(f"{text}\n  {where}" if where else text, fault.excess)
         return from_fault(fault.name, text, fault.places, where)
 
     def _stop(self, refused: WoolyError) -> None:

@@ -64,6 +64,9 @@ class BudgetBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     note: Note = ""
 
 
+_HOLD: Final = "part of the price that devices and promised memory cost which tasks hold and do not use, in percent"
+
+
 class TierBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """What a tier allows. Of what is left out, all stays as it is; null: the default of cluster or tier holds."""
 
@@ -72,6 +75,7 @@ class TierBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     live_tasks: Annotated[int, Meta(ge=1, le=1 << 20, description="tasks of one tenant that are not over")] | UnsetType | None = UNSET
     exclusive: Annotated[bool, Meta(description="whether tasks may have a device for themselves")] | UnsetType | None = UNSET
     queued_tasks: Annotated[int, Meta(ge=1, le=1 << 20, description="tasks of one tenant in the queue")] | UnsetType | None = UNSET
+    hold_percent: Annotated[int, Meta(ge=0, le=1000, description=_HOLD)] | UnsetType | None = UNSET
     from_: ValidFrom = msgspec.field(default="", name="from")
 
 

@@ -25,7 +25,8 @@ from joserfc.errors import InvalidKeyIdError, JoseError
 from joserfc.jwk import KeySet
 
 from bus_schemas.quotas import QUOTAS, Rate
-from scheduler.buckets import Buckets, excess_of
+from scheduler.buckets import Buckets
+from scheduler.quotas import excess_of
 from services.kit.access.checker import address_group
 from services.kit.access.errors import Unauthenticated
 from services.kit.access.tokens import LoginFlow

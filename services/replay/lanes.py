@@ -7,8 +7,9 @@ what is on record, decision by decision and digest by digest.
 A *run* of a dispatcher is a stretch without a gap: segments of one device, each beginning with the snapshot of the one before. It ends
 where a core began anew (the executor was started again) or where records are missing.
 
-A lane is one core (dispatch or vram) of one device of one node; a segment one stretch of its record, which begins with an empty core or a
-snapshot. Retention takes the oldest parts first, so the first segment of a lane may lack its beginning: nothing of it can be run again.
+A lane is one core (dispatch, vram or quotas) of one device of one node; a segment one stretch of its record, which begins with an empty
+core or a snapshot. Retention takes the oldest parts first, so the first segment of a lane may lack its beginning: nothing of it can be run
+again.
 
 Compared are: every frame with its checksum (the decoder), every decision with the one on record, and after every part the digest with the
 one it was published with. The first difference ends the segment: from there on the states differ, and every further one would be noise.
@@ -21,10 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM, JournalPart
-from scheduler import dispatch, vram
+from bus_schemas.journal import DISPATCH, PROGRAMS, QUOTAS, VRAM, JournalPart
+from scheduler import dispatch, quotas, vram
 from scheduler.dispatch import Decision, Dispatch, DispatchState, Stimulus
 from scheduler.errors import SchedulerError
+from scheduler.frames import Journal
 from scheduler.vram import journal as vram_journal
 from scheduler.vram.state import VramState
 from services.replay.question import ReplayError
@@ -189,7 +191,27 @@ class VramAgain:
         return Replayed(record.stimulus.at_ns, record.stimulus, record.decisions, again)
 
 
-LANES: Final[dict[str, Callable[[bytes], Again]]] = {DISPATCH: DispatchAgain, VRAM: VramAgain}
+class QuotasAgain:
+    """The quotas, which have no state."""
+
+    def __init__(self, snapshot: bytes) -> None:
+        self._journal = Journal()
+
+    @property
+    def digest(self) -> bytes:
+        return self._journal.digest
+
+    def decode(self, frames: bytes) -> tuple[Sequence[quotas.Record], int]:
+        return quotas.decode_journal(frames)
+
+    def take(self, record: quotas.Record) -> Replayed:
+        excess = quotas.answer(record.stimulus)
+        again = () if excess is None else (excess,)
+        self._journal.add(record.stimulus, again)
+        return Replayed(record.stimulus.at_ns, record.stimulus, record.decisions, again)
+
+
+LANES: Final[dict[str, Callable[[bytes], Again]]] = {DISPATCH: DispatchAgain, QUOTAS: QuotasAgain, VRAM: VramAgain}
 """lane: a new core, from a snapshot (empty: from nothing)."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bus_schemas.events import DeviceAccounted, Event, Outcome, SessionClosedFact, SessionOpenedFact, SessionPriorityChanged
 from bus_schemas.session import SessionClosed
+from scheduler.quotas import Asked, Refusals
 from services.server.allowance import Allowances
 from services.server.facts import FactLog, Progress
 from services.server.meter import Account, Meter
@@ -28,8 +29,14 @@ class Counters:
     dropped: int = 0
     refused: int = 0
     restarts: int = 0
-    #: by quota: opens and batches that it refused
+    #: by quota: requests and batches that it refused
     quota_refusals: Counter[str] = field(default_factory=Counter)
+    #: those that are to be recorded
+    refusals: Refusals = field(default_factory=Refusals)
+
+    def quota_refused(self, asked: Asked) -> None:
+        self.quota_refusals[asked.quota] += asked.times
+        self.refusals.note(asked)
 
 
 def boot_id() -> str:

@@ -14,11 +14,12 @@ from bus_schemas import faults, subjects
 from bus_schemas.batch import Fault
 from bus_schemas.events import OUTCOME_ERROR_CHARS_MAX, Outcome
 from bus_schemas.limits import SEQ_MAX
-from bus_schemas.quotas import COUNT_RETRY_MS, QUOTAS, Excess
+from bus_schemas.quotas import QUOTAS
 from bus_schemas.session import OpenSession
-from scheduler.buckets import Buckets, excess_of
+from scheduler.buckets import Buckets
 from scheduler.dispatch import PRIORITIES
 from scheduler.dispatch import decisions as why
+from scheduler.quotas import Asked, answer, asked_of
 from scheduler.vram.overcommit import schedulable_bytes
 
 __all__ = [
@@ -135,9 +136,12 @@ class OpenRefused(Exception):
         self.fault = fault
 
 
-def quota_fault(excess: Excess, whose: str) -> Fault:
+def quota_fault(refused: Asked) -> Fault:
     """The refusal of an open at a quota; of a rate not fatal, so the client tries again at once."""
-    return Fault(faults.QUOTA_REACHED, excess.sentence(whose), fatal=not QUOTAS[excess.quota].regained, excess=excess)
+    excess, quota = answer(refused), QUOTAS[refused.quota]
+    assert excess is not None, "it was refused"
+    whose = f"{quota.scope.partition(',')[0]} {refused.who}"
+    return Fault(faults.QUOTA_REACHED, excess.sentence(whose), fatal=not quota.regained, excess=excess)
 
 
 class OpenQuotas:
@@ -151,15 +155,12 @@ class OpenQuotas:
         self.tenants: Buckets[str] = Buckets(QUOTAS["opens"].rate(sessions_max))
         self.principals: Buckets[str] = Buckets(QUOTAS["key_opens"].rate(max(1, sessions_max // 2)))
 
-    def refuse(self, tenant: str, principal: str, sessions: int, now_ns: int) -> Fault | None:
-        """Why the tenant, which has so many ``sessions`` open, may not open one more with the key ``principal``; or None."""
-        key_excess = excess_of("key_opens", self.principals, principal, now_ns) if self._keys else None
-        if key_excess is not None:
-            return quota_fault(key_excess, f"key {principal}")
-        excess = excess_of("opens", self.tenants, tenant, now_ns)
-        if excess is None and sessions >= self.sessions_max:
-            excess = Excess("sessions", self.sessions_max, sessions, COUNT_RETRY_MS)
-        return None if excess is None else quota_fault(excess, f"tenant {tenant}")
+    def refuse(self, tenant: str, principal: str, sessions: int, now_ns: int) -> Asked | None:
+        """The question that is refused when the tenant, which has so many ``sessions`` open, opens one more with the key ``principal``; or
+        None."""
+        by_key = (asked_of("key_opens", self.principals, principal, now_ns),) if self._keys else ()
+        by_tenant = asked_of("opens", self.tenants, tenant, now_ns), Asked(now_ns, "sessions", tenant, self.sessions_max, sessions)
+        return next((asked for asked in (*by_key, *by_tenant) if answer(asked) is not None), None)
 
     def opened(self, tenant: str, principal: str, now_ns: int) -> None:
         """Count an open."""

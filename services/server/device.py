@@ -13,6 +13,7 @@ import msgspec
 from bus_schemas.batch import Batch, Done, Fault, encode_done
 from bus_schemas.events import Outcome
 from bus_schemas.session import DeviceInfo, SessionClosed
+from bus_schemas.telemetry import QuotaUse
 from bus_schemas.terms import TaskTerms
 from scheduler import dispatch as core
 from scheduler.dispatch import decisions as why
@@ -49,6 +50,7 @@ from services.server.protocol import (
     MemoryFreed,
     Prepare,
     Prepared,
+    QuotasUsed,
     Recall,
     Recalled,
     Report,
@@ -109,6 +111,8 @@ class Device:
         """(principal, totals) of the sessions that ended last, for clients that ask late."""
         self.gate = Gate(accounting.allowances, self.sessions, self._arrived, self._forget, self.refuse, time.monotonic_ns)
         self.attached: Attached | None = None
+        self.quota_uses: tuple[QuotaUse, ...] = ()
+        """Of the executor's quotas; of those that a trust domain has together by its name."""
         self._accounting = accounting
         self._config = config
         self._log_factory = log_factory
@@ -440,6 +444,10 @@ class Device:
                     self._arrived(pending)
             case Compiled():
                 self._accounting.compiled(report)
+            case QuotasUsed(uses, refused):
+                self.quota_uses = uses
+                for asked in refused:
+                    self._counters.quota_refused(asked)
             case Linked(name, linked):
                 session = self.sessions.get(name)
                 if session is not None:
@@ -600,6 +608,7 @@ class Device:
             self._page.close()
             self._page = None
         self._warm.clear()
+        self.quota_uses = ()
         for _, future in self._opening.values():
             future.set_exception(StartError("the device's executor ended; try again"))
             future.exception()  # mark it retrieved: the request may have been abandoned

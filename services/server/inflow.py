@@ -14,9 +14,12 @@ from typing import Final
 
 import msgspec
 
+from bus_schemas import faults
 from bus_schemas.batch import LIMITS, Batch, Fault, encode_batch
-from bus_schemas.quotas import QUOTAS, Excess, Rate
+from bus_schemas.quotas import QUOTAS, Rate
+from scheduler.quotas import Asked, answer
 from scheduler.turns import Taken, Turns, TurnsConfig
+from services.kit.log import get_logger
 from services.server.intake import Bad, cost_of, read_batch, small_body
 
 __all__ = ["BUDGET", "Arrived", "Inflow", "Message", "inflow_budget"]
@@ -35,8 +38,8 @@ def inflow_budget(messages_a_second: int) -> TurnsConfig:
 
 
 BUDGET: Final = inflow_budget(QUOTAS["messages"].regained)
-_SCARCE_PERCENT: Final = 95
-"""A tenant whose messages wait and whose bucket is used to this part waits for the bucket: it holds a little at times."""
+_SCARCE_PERCENT: Final = 5
+"""A tenant whose messages wait and whose bucket holds less than this part waits for the bucket: it holds a little at times."""
 _REFUSED_COST: Final = 2 * LIMITS.batch_bytes_max
 _REFUSED_COST_A_BYTE: Final = 64
 
@@ -69,6 +72,10 @@ def read(data: bytes, session: str, small: bool) -> Arrived:
     except Bad as bad:
         cost = len(data) * _REFUSED_COST_A_BYTE if small else _REFUSED_COST
         return Arrived(bad.batch, b"" if bad.batch is None else encode_batch(bad.batch), bad.fault, cost)
+    except Exception as error:  # a failure of ours in one message must not keep all others waiting
+        get_logger().error("a message could not be read", session=session, problem=repr(error))
+        fault = Fault(faults.NODE_FAULT, "the node failed while reading the batch; report it with the node's log")
+        return Arrived(None, b"", fault, _REFUSED_COST)
     return Arrived(batch, body, None, cost_of(batch, len(body)))
 
 
@@ -87,9 +94,9 @@ class Inflow:
         self._reading: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def put(self, message: Message) -> str:
+    def put(self, message: Message) -> Asked | None:
         """A message that came. When its session or tenant has as many waiting as it may, it is dropped, and its session sends it again: the
-        quota because of which they wait; else empty."""
+        question that is refused; else None."""
         now_ns = time.monotonic_ns()
         tenant, lane = self._tenant_of(message.principal, message.session), (message.principal, message.session)
         if self._turns.free(tenant, lane, now_ns):
@@ -98,20 +105,29 @@ class Inflow:
                 arrived = read(body, message.session, small=True)
                 self._turns.charge(tenant, arrived.cost, now_ns)
                 self._take(message, arrived)
-                return ""
+                return None
         if not self._turns.add(tenant, lane, message, len(message.data), now_ns):
-            return self._scarcest(*self._turns.used(tenant, now_ns))[0]
+            return self._asked(tenant, now_ns)
         self._go_on()
-        return ""
+        return None
 
-    def excess(self, tenant: str, now_ns: int) -> Excess | None:
-        """The quota because of which messages of the tenant wait, and when those will have been read at the earliest; or None."""
+    def delayed(self, tenant: str, now_ns: int) -> Asked | None:
+        """The question because of which messages of the tenant wait (its answer: when those will have been read at the earliest); or
+        None."""
+        asked = self._asked(tenant, now_ns) if self._turns.waiting(tenant)[0] else None
+        return asked if asked is not None and answer(asked) is not None else None
+
+    def _asked(self, tenant: str, now_ns: int) -> Asked:
+        """May what waits be read now? About the quota of which the greater part is used."""
+        full_ns, items_full_ns = self._turns.full_ns(tenant)
+        rate, messages = self._budget.rate, self._messages()
         items, nbytes = self._turns.waiting(tenant)
-        quota, limit, used = self._scarcest(*self._turns.used(tenant, now_ns))
-        if not items or used * 100 < limit * _SCARCE_PERCENT:
-            return None
-        read_ns = self._messages().ns(items) if quota == "messages" else self._budget.rate.ns(nbytes)
-        return Excess(quota, limit, used, -(-(self._turns.late_ns(tenant, now_ns) + read_ns) // 10**6))
+        used, items_used = self._turns.used(tenant, now_ns)
+        if used * messages.burst >= items_used * rate.burst:
+            quota, bound, held, cost = "decoded_bytes", rate, full_ns, nbytes
+        else:
+            quota, bound, held, cost = "messages", messages, items_full_ns, items
+        return Asked(now_ns, quota, tenant, bound, held, max(cost, bound.burst * _SCARCE_PERCENT // 100))
 
     def tenants(self) -> list[str]:
         """Those that may have used something."""
@@ -125,13 +141,6 @@ class Inflow:
 
     def _messages(self) -> Rate:
         return self._budget.items or QUOTAS["messages"].rate()
-
-    def _scarcest(self, nbytes: int, messages: int) -> tuple[str, int, int]:
-        """(quota, limit, used) of the one of which the greater part is used."""
-        bytes_max, messages_max = self._budget.rate.burst, self._messages().burst
-        if nbytes * messages_max >= messages * bytes_max:
-            return "decoded_bytes", bytes_max, nbytes
-        return "messages", messages_max, messages
 
     def oldest_position(self) -> int | None:
         """Of the messages that are not read yet."""

@@ -19,7 +19,7 @@ from bus_schemas.batch import DEFLATED, LIMITS, ORIGIN_CHARS_MAX, Batch, Fault, 
 from bus_schemas.limits import MALFORMED, SEQ_MAX
 from wis.encoding import DIGEST_BYTES
 
-__all__ = ["Bad", "content_digest", "cost_of", "read_batch", "small_body"]
+__all__ = ["NAMED_BODY_BYTES_MAX", "Bad", "content_digest", "cost_of", "read_batch", "small_body"]
 
 _PLACES_MAX: Final = 20
 _PLACE_CHARS_MAX: Final = 300
@@ -28,6 +28,12 @@ _SMALL_BYTES: Final = 64 << 10
 """Less is inflated and decoded in two milliseconds whatever it holds."""
 _ELEMENT_COST: Final = 64
 """An element of an array takes as long to make as this many bytes to inflate."""
+_UPLOAD_COST: Final = 8
+"""Elements that take as long as an upload."""
+NAMED_BODY_BYTES_MAX: Final = 256 << 10
+"""Of a larger program the node does not name the operations."""
+_NAMED_BYTE_COST: Final = 8
+"""A byte of a program takes as long, because of that, as so many to inflate."""
 _CHUNK_BYTES: Final = 2 + DIGEST_BYTES
 """Encoded."""
 _COUNTED: Final = {
@@ -110,11 +116,12 @@ def small_body(data: bytes) -> bytes | None:
 
 
 def cost_of(batch: Batch, nbytes: int) -> int:
-    """What reading this batch, ``nbytes`` inflated, took, in bytes."""
+    """What reading this batch, ``nbytes`` inflated, took, and naming what it runs takes, in bytes."""
     elements = len(batch.scalars) + len(batch.reads) + len(batch.allocs) + len(batch.uploads) + len(batch.frees) + len(batch.kernels)
     if batch.uploads:
-        elements += sum(len(upload.chunks) for upload in batch.uploads)
-    return nbytes + elements * _ELEMENT_COST
+        elements += sum(_UPLOAD_COST + len(upload.chunks) for upload in batch.uploads)
+    named_bytes = len(batch.program_body) if len(batch.program_body) <= NAMED_BODY_BYTES_MAX else 0
+    return nbytes + elements * _ELEMENT_COST + named_bytes * _NAMED_BYTE_COST
 
 
 def content_digest(batch: Batch) -> bytes:

@@ -6,6 +6,8 @@ packs again.
 
 The dispatch journal names what a batch runs by one digest of program, sizes and scalars. Here each such digest is named once a segment with
 the program's own digest, each program once with its operations, and each program of a session once with the lines that recorded it.
+
+Refusals and delays at quotas have a lane of the node's first device: at most one record a second for each quota and tenant.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import contextlib
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -23,18 +25,20 @@ import msgspec
 from bus_schemas import subjects
 from bus_schemas.batch import Batch
 from bus_schemas.journal import PROGRAM_NAME_BYTES, JournalPart, ProgramUse, encode_part, encode_use
+from scheduler.frames import Journal
+from scheduler.quotas import Asked, answer
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
 from services.kit.streams import journal_stream_config
+from services.server.intake import NAMED_BODY_BYTES_MAX
 from wis.encoding import decode_program, digest
 from wis.errors import WisError
 from wis.kernel.encoding import decode_kernel
 from wis.ops import BY_CODE, BY_NAME
-from wis.program import Instr
 from wooly.shared.lru import LruDict
 
-__all__ = ["JournalStream", "Lane", "ProgramLane"]
+__all__ = ["JournalStream", "Lane", "ProgramLane", "QuotaLane"]
 
 _PART_BYTES: Final = 512 << 10
 _KEPT_BYTES_MAX: Final = 64 << 20
@@ -153,7 +157,7 @@ class JournalStream:
         self._log = get_logger()
 
     def lane(self, gpu: int, name: str) -> Lane:
-        """A further lane (bus_schemas.journal.DISPATCH, VRAM)."""
+        """A further lane, by its name in bus_schemas.journal."""
         lane = Lane(self._node, self._epoch, gpu, name, self._wake.set)
         self._lanes.append(lane)
         return lane
@@ -225,8 +229,6 @@ def _nbytes(part: JournalPart) -> int:
 _SEGMENT_S: Final = 3600.0
 _SAID_MAX: Final = 65_536
 _PROGRAMS_MAX: Final = 2_048
-_BODY_BYTES_MAX: Final = 256 << 10
-"""Of a larger program the operations are not named: decoding it would hold up the server."""
 _OPERATIONS_MAX: Final = 8
 _NAME_MAX: Final = 80
 
@@ -268,28 +270,30 @@ class ProgramLane:
     def _learn_kernel(self, body: bytes) -> None:
         """Its name, of a kernel that can be read; one that cannot refuses its batch."""
         name = digest(body)
-        if name in self._kernels or len(body) > _BODY_BYTES_MAX:
+        if name in self._kernels or len(body) > NAMED_BODY_BYTES_MAX:
             return
         with contextlib.suppress(WisError, msgspec.DecodeError):
             self._kernels[name] = decode_kernel(body).name[:_NAME_MAX]
 
     def _operations_of(self, body: bytes) -> tuple[str, ...]:
         """The operations of a program, the most frequent first, as ``matmul x3``; none of one that cannot be read: its batch is refused."""
-        if len(body) > _BODY_BYTES_MAX:
+        if len(body) > NAMED_BODY_BYTES_MAX:
             return ()
         try:
             program = decode_program(body)
         except (WisError, msgspec.DecodeError):
             return ()
-        counts = Counter(self._name_of(instruction, program.kernels) for instruction in program.code)
+        counts: Counter[str] = Counter()
+        for (op, attrs), count in Counter((instruction.op, instruction.attrs[:1]) for instruction in program.code).items():
+            counts[self._name_of(op, attrs, program.kernels)] += count
         return tuple(f"{name} x{count}" if count > 1 else name for name, count in counts.most_common(_OPERATIONS_MAX))
 
-    def _name_of(self, instruction: Instr, kernels: tuple[bytes, ...]) -> str:
+    def _name_of(self, op: int, attrs: Sequence[int], kernels: tuple[bytes, ...]) -> str:
         """An operation by its name; a launch with that of its kernel."""
-        known = BY_CODE.get(instruction.op)
+        known = BY_CODE.get(op)
         if known is None or known is not BY_NAME["launch"]:
             return "unknown" if known is None else known.name
-        at = instruction.attrs[0] if instruction.attrs else -1
+        at = attrs[0] if attrs else -1
         kernel = self._kernels.get(kernels[at], "") if 0 <= at < len(kernels) else ""
         return f"kernel {kernel}" if kernel else "kernel"
 
@@ -297,3 +301,26 @@ class ProgramLane:
         self._said.clear()
         self._began_s = time.monotonic()
         self._lane.begin(bytes)
+
+
+class QuotaLane:
+    """What quotas refused. Lives on the server's event loop."""
+
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._began_s = 0.0
+        lane.on_gap = self._begin
+        self._begin()
+
+    def add(self, refused: Iterable[Asked]) -> None:
+        """Questions with their answers, by time."""
+        if time.monotonic() - self._began_s > _SEGMENT_S:
+            self._begin()
+        for asked in refused:
+            excess = answer(asked)
+            self._lane.add(self._journal.add(asked, () if excess is None else (excess,)))
+
+    def _begin(self) -> None:
+        self._began_s = time.monotonic()
+        self._journal = journal = Journal()
+        self._lane.begin(lambda: journal.digest)

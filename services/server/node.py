@@ -9,7 +9,7 @@ import secrets
 import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -20,12 +20,16 @@ from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Done, Fault, encode_done
 from bus_schemas.events import DeviceFact, NodeLeaving, NodeLost, NodeRegistered
 from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
-from bus_schemas.limits import MALFORMED, QUOTA_USES_MAX
+from bus_schemas.journal import QUOTAS as QUOTA_LANE
+from bus_schemas.limits import MALFORMED, QUOTA_USES_MAX, REQUEST_BYTES_MAX
 from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
+from bus_schemas.quotas import QUOTAS
 from bus_schemas.reading import AboutStream
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
 from bus_schemas.telemetry import QuotaUse
+from scheduler.buckets import Buckets
 from scheduler.dispatch import decisions as why
+from scheduler.quotas import answer, asked_of
 from services.kit.at_rest import read_key_wrap
 from services.kit.bus import Bus
 from services.kit.errors import StartError
@@ -35,14 +39,14 @@ from services.kit.streams import batch_stream_config
 from services.kit.trace import Tracing
 from services.server import metrics
 from services.server.accounting import Accounting, Counters
-from services.server.admission import REFUSALS, OpenQuotas, OpenRefused, check_quota, check_request, sound_outcome
+from services.server.admission import REFUSALS, OpenQuotas, OpenRefused, check_quota, check_request, quota_fault, sound_outcome
 from services.server.allowance import Allowances
 from services.server.allowance_link import AllowanceLink
 from services.server.device import Device
 from services.server.dispatch_log import DispatchLog
 from services.server.facts import FactLog
 from services.server.inflow import Arrived, Inflow, Message, inflow_budget
-from services.server.journal_stream import JournalStream, ProgramLane
+from services.server.journal_stream import JournalStream, ProgramLane, QuotaLane
 from services.server.metrics import Standing
 from services.server.model_cache_door import answer_open
 from services.server.orders import Orders, Overcommit
@@ -63,6 +67,7 @@ _REWIND: Final = 1024
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 T = TypeVar("T")
+Handler = Callable[[str, bytes], Awaitable[bytes | None]]
 
 
 class Node:
@@ -81,18 +86,20 @@ class Node:
         self._log = get_logger()
         self._tracing = Tracing("wooly-server")
         self._journal = JournalStream(self._node, facts.epoch)
+        self._refusals = QuotaLane(self._journal.lane(0, QUOTA_LANE))
         self._overcommit = Overcommit(self._node, settings.memory.overcommit_percent)
         self._allowances = Allowances(time.time_ns, time.monotonic_ns)
         run_dir = _private(settings.run_dir())
         self._devices = [self._device(gpu, run_dir) for gpu in range(settings.devices)]
         self._cache = settings.executor(0, run_dir)
-        """Has the settings of the model cache, which all devices share."""
+        """Has the settings of what tenants may store and stage, which all devices share."""
         self._key_wrap = read_key_wrap(settings.at_rest_key_file)
         self._money = AllowanceLink(self._node, facts.epoch, self._allowances, [device.gate for device in self._devices])
         self._principals = Principals(bus, self._node, self._devices, on=settings.authentication)
         self._orders = Orders(self._node, facts.epoch, self._devices)
         self._inflow = Inflow(self._heard, self._on_read, inflow_budget(settings.tenant_messages_a_second))
         self._opens = OpenQuotas(settings.tenant_sessions_max, keys=settings.authentication)
+        self._requests: Buckets[str] = Buckets(QUOTAS["requests"].rate())
         self._gauges = [metrics.Gauge() for _ in self._devices]
 
     def _device(self, gpu: int, run_dir: Path) -> Device:
@@ -125,9 +132,11 @@ class Node:
         await self._overcommit.start(self._bus)
         await self._money.start(self._bus)
         await self._follow_batches()
-        await self._bus.serve(subjects.DISCOVER_ALL, self._discovered, principal=subjects.requester)
+        await self._bus.serve(subjects.DISCOVER_ALL, self._of_client(self._discovered), principal=subjects.requester)
         for verb, handler in (
-            ("open", self._open), ("close", self._close), ("ping", self._ping), ("stats", self._stats), (MODELS_VERB, self._models),
+            *((verb, self._of_client(handler)) for verb, handler in (
+                ("open", self._open), ("close", self._close), ("ping", self._ping), ("stats", self._stats), (MODELS_VERB, self._models),
+            )),
             ("end_task", self._orders.end_task), ("set_priority", self._orders.set_priority),
         ):  # fmt: skip
             await self._bus.serve(subjects.node_requests(self._node, verb), handler, principal=subjects.requester)
@@ -155,6 +164,7 @@ class Node:
             await self._end_sessions()
         if not await self._facts.settled(_SETTLE_S if self._bus.connected else 0.0) and not self._facts.failed.is_set():
             self._log.warning("the bus did not take all facts; the next start publishes them")
+        self._safely(self._record_refusals)
         if not await self._journal.close(_SETTLE_S if self._bus.connected else 0.0):
             self._log.warning("the bus did not take all of the journal")
         await self._facts.close()
@@ -197,10 +207,10 @@ class Node:
 
     def _on_batch(self, position: int, subject: str, data: bytes) -> None:
         self._counters.received += 1
-        dropped_by = self._inflow.put(Message(position, *subjects.batch_parts(subject), data))
-        if dropped_by:
+        refused = self._inflow.put(Message(position, *subjects.batch_parts(subject), data))
+        if refused is not None:
             self._counters.dropped += 1
-            self._counters.quota_refusals[dropped_by] += 1
+            self._counters.quota_refused(refused)
 
     def _heard(self, principal: str, name: str) -> str:
         """The tenant on whose budget a message is read; one that names no session of its principal is read on the principal's own."""
@@ -242,6 +252,20 @@ class Node:
             self._spawn(self._bus.publish(subjects.session_done(session, principal, self._node), done))
 
     # -- requests ------------------------------------------------------------------------------------------------------------------
+
+    def _of_client(self, handler: Handler) -> Handler:
+        """``handler`` for what clients may send: within the quota of their key, and one that is too long as one that cannot be read."""
+
+        async def admit(subject: str, data: bytes) -> bytes | None:
+            asked = asked_of("requests", self._requests, subjects.requester(subject), time.monotonic_ns())
+            if self._principals.on:
+                if answer(asked) is not None:
+                    self._counters.quota_refused(asked)
+                    return None
+                self._requests.take(asked.who, asked.at_ns)
+            return await handler(subject, data if len(data) <= REQUEST_BYTES_MAX else b"")
+
+        return admit
 
     async def _discovered(self, subject: str, data: bytes) -> bytes:
         return _encode(self._info())
@@ -305,16 +329,31 @@ class Node:
 
     def _quota_fault(self, tenant: str, principal: str) -> Fault | None:
         """The quota that refuses one more session, counted for the metrics; or None."""
-        fault = self._opens.refuse(tenant, principal, self._sessions_of()[tenant], time.monotonic_ns())
-        if fault is not None and fault.excess is not None:
-            self._counters.quota_refusals[fault.excess.quota] += 1
-        return fault
+        refused = self._opens.refuse(tenant, principal, self._sessions_of()[tenant], time.monotonic_ns())
+        if refused is None:
+            return None
+        self._counters.quota_refused(refused)
+        return quota_fault(refused)
+
+    def _record_refusals(self) -> None:
+        """The refusals since the last call, and the delays of now, to the journal."""
+        now_ns = time.monotonic_ns()
+        for tenant in self._inflow.tenants():
+            delayed = self._inflow.delayed(tenant, now_ns)
+            if delayed is not None:
+                self._counters.refusals.note(delayed)
+        self._refusals.add(self._counters.refusals.take())
 
     def _quota_uses(self) -> tuple[QuotaUse, ...]:
         """What the tenants with the most sessions have used."""
         now_ns = time.monotonic_ns()
-        uses = []
-        for tenant, sessions in self._sessions_of().most_common(QUOTA_USES_MAX // 4):
+        uses = [
+            msgspec.structs.replace(use, tenant=tenant)
+            for device in self._devices
+            for use in device.quota_uses
+            for tenant in self._settings.trust.tenants(use.tenant)
+        ][: QUOTA_USES_MAX // 2]
+        for tenant, sessions in self._sessions_of().most_common(QUOTA_USES_MAX // 8):
             opens = self._opens.tenants
             uses += [
                 QuotaUse(tenant, "sessions", sessions, self._opens.sessions_max),
@@ -326,9 +365,13 @@ class Node:
     def _quotas(self) -> dict[str, tuple[int, int]]:
         """By quota: the most that a tenant (or key) has used of it, and the limit."""
         now_ns = time.monotonic_ns()
+        uses = [use for device in self._devices for use in device.quota_uses]
+        limits = {"staged_bytes": self._cache.staged_bytes, "stored_bytes": self._cache.tenant_model_cache_bytes}
         return {
+            **{quota: (max((use.used for use in uses if use.quota == quota), default=0), limit) for quota, limit in limits.items()},
             "sessions": (max(self._sessions_of().values(), default=0), self._opens.sessions_max),
             "opens": (self._opens.tenants.most_used(now_ns), self._opens.tenants.rate.burst),
+            "requests": (self._requests.most_used(now_ns), self._requests.rate.burst),
             "key_opens": (self._opens.principals.most_used(now_ns), self._opens.principals.rate.burst),
             **self._inflow.quotas(now_ns, self._inflow.tenants()),
         }
@@ -398,6 +441,7 @@ class Node:
         session.silent_ns = 0
         if 0 <= ping.seq_seen < session.seq_done:
             device.recall(session, ping.seq_seen)
+        delayed = self._inflow.delayed(session.record.terms.tenant, time.monotonic_ns())
         info = device.info()
         free_bytes = info.vram_free_bytes if info is not None else -1
         return _encode(
@@ -408,7 +452,7 @@ class Node:
                 seq_done=session.seq_done,
                 seq_next=session.seq_next,
                 vram_free_bytes=free_bytes,
-                excess=self._inflow.excess(session.record.terms.tenant, time.monotonic_ns()),
+                excess=None if delayed is None else answer(delayed),
             )
         )
 
@@ -476,6 +520,7 @@ class Node:
             await asyncio.sleep(due - loop.time())
             now_ns = time.monotonic_ns()
             since_ns, ticked_ns = now_ns - ticked_ns, now_ns
+            self._safely(self._record_refusals)
             self._safely(self._journal.tick)
             for device, gauge in zip(self._devices, self._gauges, strict=True):
                 self._safely(device.renew_certificate)

@@ -10,20 +10,22 @@ from typing import Final
 import msgspec
 
 from bus_schemas.batch import Fault
+from bus_schemas.telemetry import QuotaUse
 from bus_schemas.terms import TaskTerms
+from scheduler.quotas import Asked
 
 __all__ = [
     "PROTOCOL", "RAN", "FAULTED", "NEEDS", "BEHIND", "STOPPED", "AWAITS", "STOP_WORDS", "Attach", "OpenSpace", "CloseSpace", "Prepare",
     "Forget", "Execute", "Expect", "ChangePriority", "UseCertificate", "JournalAnew", "Recall", "Confirm", "Shutdown", "Command",
     "HeldSession", "Attached", "SpaceOpened", "SpaceClosed", "Prepared", "Compiled", "Executed", "MemoryFreed", "Charged", "Journalled",
-    "Recalled", "Report", "code_domain", "decode_command", "decode_report",
+    "QuotasUsed", "Recalled", "Report", "code_domain", "decode_command", "decode_report",
 ]  # fmt: skip
 
 STOP_WORDS: Final = 8
 """The stop page is a file of this many u64 (little-endian), mapped by both: the server writes into word p the serial up to which launches
 of priority p stop as soon as they can. Faster than any message: the code that runs a launch reads it."""
 
-PROTOCOL: Final = 7
+PROTOCOL: Final = 8
 """Grows with every change of these messages: a server does not take over an executor of another version."""
 
 RAN: Final = 0
@@ -279,7 +281,17 @@ class Recalled(msgspec.Struct, array_like=True, frozen=True, tag="recalled"):
     dones: tuple[bytes, ...]
 
 
-Report = Attached | SpaceOpened | SpaceClosed | Prepared | Compiled | Executed | MemoryFreed | Charged | Journalled | Linked | Recalled
+class QuotasUsed(msgspec.Struct, array_like=True, frozen=True, tag="quotas"):
+    """The quotas that the executor enforces: how much is used (``QuotaUse.tenant`` may be a trust domain), and what they refused."""
+
+    uses: tuple[QuotaUse, ...]
+    refused: tuple[Asked, ...] = ()
+
+
+Report = (
+    Attached | SpaceOpened | SpaceClosed | Prepared | Compiled | Executed | MemoryFreed | Charged | Journalled | Linked | Recalled
+    | QuotasUsed
+)  # fmt: skip
 
 _command: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)
 _report: Final[msgspec.msgpack.Decoder[Report]] = msgspec.msgpack.Decoder(Report)

@@ -310,6 +310,10 @@ class Trust:
         """The domain of a tenant's sessions. Never empty."""
         return self.groups.get(tenant) or f"tenant {tenant}"
 
+    def tenants(self, domain: str) -> tuple[str, ...]:
+        """The tenants of a domain."""
+        return tuple(name for name, group in self.groups.items() if group == domain) or (domain.removeprefix("tenant "),)
+
 
 def read_trust(text: str) -> Trust:
     """What ``a,b;c,d`` declares; empty: nothing. Raises SettingError.

@@ -147,7 +147,7 @@ def use(client: Client) -> None:
     assert client.budgets(tenant=HOME).items[0].period == "month"
     assert client.account(HOME).balance_micro == client.accounts(tenant=HOME).items[0].balance_micro
     assert client.set_tier(HOME, "premium", from_="2100-01-01").next_tier == "premium" and len(client.tiers().items) == 3
-    tier = client.configure_tier("premium", 1, default_vram_mb=512, live_tasks=900, exclusive=True, queued_tasks=90)
+    tier = client.configure_tier("premium", 1, default_vram_mb=512, live_tasks=900, exclusive=True, queued_tasks=90, hold_percent=50)
     assert client.configure_tier("premium", 0, from_="", revision=tier.revision).default_vram_mb == 512
     priced = client.set_price("premium", core_second_micro=1, gib_second_micro=2, from_="2100-01-01")
     assert client.prices().items[0] == priced and priced.windows[-1].gib_second_micro == 2

@@ -233,7 +233,7 @@ class TestRefused:
             (program_fields(increment(), [1]) | {"scalars": ()}, "takes 1 scalars"),
             (program_fields(increment(17), [1]), "has 128 bytes, the program needs 136"),
             (program_fields(add_one(), [1, 1]), "in use already"),
-            ({"allocs": ((2, 64 << 20),), "reads": (Read(0, 2, 0, 64 << 20),) * 40}, "read less at once"),
+            ({"allocs": ((2, 64 << 20),), "reads": (Read(0, 2, 0, 64 << 20),) * 40}, "quota staged_bytes"),
         ],
     )
     def test_a_refused_batch_has_no_effect(self, node: Node, fields: dict[str, Any], message: str) -> None:

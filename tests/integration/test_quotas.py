@@ -5,8 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,13 +20,17 @@ import pytest
 
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Batch, encode_batch, pack_message
+from bus_schemas.journal import QUOTAS
+from bus_schemas.quotas import QUOTAS as QUOTAS_TABLE
 from bus_schemas.quotas import Excess
 from bus_schemas.session import CloseSession, OpenSession, Ping, Pong, SessionClosed, SessionOpened
+from services.kit.process import free_port
 from tests.support.node import until
 from tests.support.secure import Line, SecureStack, line
 
 SESSIONS, CONNECTIONS, MESSAGES_A_SECOND = 4, 4, 100
 DEADLINE_S = 30.0
+NODE_HTTP = free_port()
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +39,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureStack]:
         "WOOLY_TENANT_SESSIONS_MAX": str(SESSIONS),
         "WOOLY_KEY_CONNECTIONS_MAX": str(CONNECTIONS),
         "WOOLY_TENANT_MESSAGES_A_SECOND": str(MESSAGES_A_SECOND),
+        "WOOLY_TENANT_MODEL_CACHE_MB": "1",
+        "WOOLY_NODE_HTTP": f"127.0.0.1:{NODE_HTTP}",
     }
     with SecureStack(tmp_path_factory.mktemp("quotas"), **limits) as stack:
         yield stack
@@ -53,11 +64,11 @@ class Client:
     def __init__(self, stack: SecureStack, key: str, bus: Line) -> None:
         self.principal = key.split("_")[1]
         self._node = str(stack.addresses["node"])
-        self._bus = bus
+        self.bus = bus
 
     async def ask(self, verb: str, request: Any, kind: Any) -> Any:
         subject = subjects.node_request(self._node, verb, self.principal)
-        answer = await self._bus.client.request(subject, msgspec.msgpack.encode(request), DEADLINE_S)
+        answer = await self.bus.client.request(subject, msgspec.msgpack.encode(request), DEADLINE_S)
         return msgspec.msgpack.decode(answer.data, type=kind)
 
     def session(self, name: str) -> str:
@@ -82,11 +93,11 @@ class Client:
     async def send(self, name: str) -> None:
         """A batch of an epoch that the node has not had."""
         batch = pack_message(encode_batch(Batch(self.session(name), 1, 1)))
-        await self._bus.client.publish(subjects.batch_subject(self._node, self.session(name), self.principal), batch)
+        await self.bus.client.publish(subjects.batch_subject(self._node, self.session(name), self.principal), batch)
 
     async def answers(self, name: str) -> Any:
         """A subscription to the answers of batches."""
-        return await self._bus.client.subscribe(subjects.session_done(self.session(name), self.principal, "*"))
+        return await self.bus.client.subscribe(subjects.session_done(self.session(name), self.principal, "*"))
 
 
 def test_opens_are_refused_by_key_then_by_tenant_and_taken_again(stack: SecureStack, tenant: str) -> None:
@@ -154,15 +165,46 @@ def test_messages_beyond_the_rate_wait_and_the_pong_names_the_quota(stack: Secur
     asyncio.run(work())
 
 
-async def pong_excess(client: Client, *, wanted: bool) -> Excess | None:
+async def pong_excess(client: Client, *, wanted: bool, session: str = "s") -> Excess | None:
     """Of the answer to a ping, once there is one (or none any more)."""
     async with asyncio.timeout(DEADLINE_S):
         while True:
-            pong = await client.ask("ping", Ping(client.session("s")), Pong)
+            pong = await client.ask("ping", Ping(client.session(session)), Pong)
             assert pong.session_known
             if (pong.excess is not None) is wanted:
                 excess: Excess | None = pong.excess
                 return excess
+
+
+def test_requests_of_a_key_are_limited_in_number_and_length(stack: SecureStack, tenant: str) -> None:
+    keys = [member(stack, tenant), member(stack, tenant)]
+    limit = QUOTAS_TABLE["requests"].limit
+
+    async def work() -> None:
+        async with line(stack, keys[0]) as a, line(stack, keys[1]) as b:
+            flooding, calm = Client(stack, keys[0], a), Client(stack, keys[1], b)
+            long = OpenSession(flooding.session("s"), "", "", 3, (0,), 0, traceparent="x" * 8_000_000)
+            opened = await flooding.ask("open", long, SessionOpened)
+            assert opened.fault is not None and opened.fault.name == faults.MALFORMED
+            answers = await a.client.subscribe(inbox := a.client.new_inbox())
+            subject, ping = subjects.node_request(str(stack.addresses["node"]), "ping", flooding.principal), msgspec.msgpack.encode(Ping())
+            for _ in range(3 * limit):
+                await a.client.publish(subject, ping, reply=inbox)
+            await a.client.flush()
+            assert await pong_of(calm), "another key"
+            async with asyncio.timeout(DEADLINE_S):
+                while not await pong_of(flooding):
+                    pass
+            assert 0 < answers.pending_msgs < 3 * limit, "what was beyond the quota is not answered"
+
+    async def pong_of(client: Client) -> bool:
+        try:
+            subject = subjects.node_request(str(stack.addresses["node"]), "ping", client.principal)
+            return bool((await client.bus.client.request(subject, msgspec.msgpack.encode(Ping()), 2)).data)
+        except nats.errors.TimeoutError:
+            return False
+
+    asyncio.run(work())
 
 
 def test_connections_of_a_key_are_limited_and_one_that_ends_makes_room(stack: SecureStack, tenant: str) -> None:
@@ -231,3 +273,69 @@ def quota_of(stack: SecureStack, key: str, name: str) -> dict[str, Any]:
     """What the caller's page of quotas says of one."""
     (found,) = [item for item in stack.ask("GET", "/api/v1/quotas", key=key)["items"] if item["quota"] == name]
     return found
+
+
+def test_stored_bytes_are_refused_by_name_on_the_command_line_and_shown_over_rest_and_to_monitoring(
+    stack: SecureStack, tenant: str, tmp_path: Path
+) -> None:
+    key = member(stack, tenant)
+
+    def keep(nbytes: int) -> subprocess.CompletedProcess[str]:
+        header = json.dumps({"w": {"dtype": "U8", "shape": [nbytes], "data_offsets": [0, nbytes]}}).encode()
+        source = tmp_path / f"of-{nbytes}.safetensors"
+        source.write_bytes(len(header).to_bytes(8, "little") + header + os.urandom(nbytes))
+        command = [sys.executable, "-m", "wooly.cli", "model-cache", "add", "--source", str(source)]
+        return subprocess.run(command, env=stack.client_environment(key), capture_output=True, text=True, timeout=120)
+
+    def measured(name: str) -> float:
+        with urllib.request.urlopen(f"https://127.0.0.1:{NODE_HTTP}/metrics", timeout=30, context=stack.context) as answer:
+            lines = answer.read().decode().splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith(f'wooly_node_quota_{name}{{quota="stored_bytes"}}')))
+
+    assert keep(600_000).returncode == 0
+    refusals = measured("refusals_total")
+    refused = keep(600_001)
+    assert refused.returncode == 2
+    assert f"tenant {tenant} has used 600000 of 1048576 bytes in the model cache (quota stored_bytes); delete a model" in refused.stderr
+    assert "try again in 5 s" in refused.stderr
+    until(lambda: quota_of(stack, key, "stored_bytes")["used"] == 600_000, "REST has it")
+    assert quota_of(stack, key, "stored_bytes")["limit"] == 1 << 20
+    until(lambda: measured("refusals_total") > refusals and measured("used") == 600_000, "so has monitoring")
+
+
+def test_what_was_refused_and_delayed_is_in_the_journal_and_decided_again(stack: SecureStack, tenant: str) -> None:
+    """One record a second for each quota and asker, however much is refused."""
+    key = member(stack, tenant)
+    before = recorded(stack)
+
+    async def refuse() -> int:
+        async with line(stack, key) as bus:
+            client, refusals, opened = Client(stack, key, bus), 0, 0
+            while refusals < 100:
+                excess = await client.open(str(refusals + opened))
+                refusals, opened = refusals + (excess is not None), opened + (excess is None)
+            return refusals
+
+    async def delay() -> None:
+        async with line(stack, key) as bus:
+            client = Client(stack, key, bus)
+            for _ in range(6 * MESSAGES_A_SECOND):
+                await client.send("0")
+            assert await pong_excess(client, wanted=True, session="0") is not None
+
+    refusals = asyncio.run(refuse())
+    until(lambda: recorded(stack) > before, "the refusals are on record")
+    between = recorded(stack)
+    assert between - before < refusals // 2
+    asyncio.run(delay())
+    until(lambda: recorded(stack) > between, "the delay is on record")
+
+
+def recorded(stack: SecureStack) -> int:
+    """Refusals and delays on record; all are decided again as they were."""
+    command = [sys.executable, "-m", "wooly.cli", "replay", "--json"]
+    done = subprocess.run(command, env=stack.client_environment(stack.admin), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [line for line in json.loads(done.stdout)["segments"] if line["lane"] == QUOTAS]
+    assert all(line["equal"] and line["decisions"] <= line["records"] for line in lines)
+    return sum(line["records"] for line in lines)

@@ -373,10 +373,12 @@ class TestOpening:
             node.open()
 
     def test_a_text_above_its_limit_is_refused_by_field_and_a_title_is_cut(self, shared: Node) -> None:
-        for field, value in (("title", "x" * (3 << 20)), ("task", "x" * 65), ("tenant", "x" * 201), ("client_version", "x" * 65)):
+        for field, value in (("title", "x" * 4000), ("task", "x" * 65), ("tenant", "x" * 201), ("client_version", "x" * 65)):
             request = msgspec.structs.replace(OpenSession("long", "default", "", 3, (0,), 0), **{field: value})
             opened = shared.ask("open", request, SessionOpened)
             assert opened.fault is not None and f"`$.{field}`" in opened.fault.message
+        opened = shared.ask("open", msgspec.structs.replace(request, title="x" * (3 << 20)), SessionOpened)
+        assert opened.fault is not None and "breaks a limit" in opened.fault.message
         session = open_session(shared.config(), title="é" * 300)
         closed = shared.ask("close", CloseSession(session.info.session, "x" * (1 << 20), -1), SessionClosed)
         assert closed.session == "", "the request does not count, and nothing of it is recorded"

@@ -280,7 +280,7 @@ def test_files_processes_and_core_files_are_limited(folder: Path) -> None:
 
 
 GROUPED = """
-import json, os, sys
+import json, os, sys, time
 from pathlib import Path
 from wooly_server.cgroup import Limits, enter_cgroup, group_of, ran_out_of_memory
 
@@ -294,7 +294,11 @@ if child == 0:
     b"x" * (256 << 20)
     os._exit(0)
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-print(json.dumps([layers, reasons, status, ran_out_of_memory(group), Path(group, "cpu.max").read_text()]))
+deadline = time.monotonic() + 60
+while "nr_throttled 0" in Path(group, "cpu.stat").read_text() and time.monotonic() < deadline:
+    pass
+throttled = "nr_throttled 0" not in Path(group, "cpu.stat").read_text()
+print(json.dumps([layers, reasons, status, ran_out_of_memory(group), Path(group, "cpu.max").read_text(), throttled]))
 """
 
 
@@ -303,6 +307,7 @@ _NO_GROUP = [layer for layer in offered_limits() if layer.startswith("no ")]
 
 @pytest.mark.skipif(bool(_NO_GROUP), reason=", ".join(_NO_GROUP))
 def test_a_group_limits_memory_processes_and_time() -> None:
-    layers, reasons, status, counted, cpu = inside(GROUPED.replace("FORKS", FORKS))
+    layers, reasons, status, counted, cpu, throttled = inside(GROUPED.replace("FORKS", FORKS))
     assert not [layer for layer in layers if layer.startswith("no ")], layers
     assert reasons == [errno.EAGAIN] and (status, counted) == (-signal.SIGKILL, True) and cpu == "50000 100000\n"
+    assert throttled, "it computed without a pause, and was made to pause"

@@ -433,7 +433,8 @@ class Price(msgspec.Struct, frozen=True):
 
 class Tier(msgspec.Struct, frozen=True):
     """``default_vram_mb``: of its tasks that name no VRAM, in MiB; 0: the cluster's default. ``live_tasks``: the most of one tenant that
-    are not over, ``queued_tasks``: that wait. ``exclusive``: whether they may have a device for themselves."""
+    are not over, ``queued_tasks``: that wait. ``exclusive``: whether they may have a device for themselves, ``hold_percent``:
+    what devices and memory cost while tasks hold and do not use them, of the price."""
 
     tier: str
     priority_ceiling: int
@@ -445,6 +446,7 @@ class Tier(msgspec.Struct, frozen=True):
     live_tasks: int = 0
     exclusive: bool = True
     queued_tasks: int = 0
+    hold_percent: int = 0
 
 
 class Tiers(msgspec.Struct, frozen=True):

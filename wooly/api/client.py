@@ -365,17 +365,20 @@ class Client:
         live_tasks: int | UnsetType | None = UNSET,
         exclusive: bool | UnsetType | None = UNSET,
         queued_tasks: int | UnsetType | None = UNSET,
+        hold_percent: int | UnsetType | None = UNSET,
         from_: str = "",
         revision: int | None = None,
     ) -> Tier:
-        """What a tier allows; ``live_tasks``: the most of one tenant that are not over, ``queued_tasks``: that wait. None: the default; not
-        given: it stays. ``from_`` as in ``set_price``."""
+        """What a tier allows; ``live_tasks``: the most of one tenant that are not over, ``queued_tasks``: that wait; ``hold_percent``: what
+        devices and memory cost, of the price, while tasks hold and do not use them. None: the default; not given: it stays. ``from_`` as in
+        ``set_price``."""
         body = {
             "priority_ceiling": priority_ceiling,
             "default_vram_mb": default_vram_mb,
             "live_tasks": live_tasks,
             "exclusive": exclusive,
             "queued_tasks": queued_tasks,
+            "hold_percent": hold_percent,
             "from": from_,
         }
         return self._send("PUT", f"{_BILLING}tiers/{_part(tier)}", Tier, body, revision)

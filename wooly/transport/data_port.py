@@ -35,7 +35,7 @@ from bus_schemas.dataport import (
     decode_answer,
 )
 from bus_schemas.frames import HEAD, frame
-from wooly.errors import NodeLostError, ProtocolError, RefusedError
+from wooly.errors import NodeLostError, ProtocolError, RefusedError, WoolyError, quota_reached
 from wooly.transport.patience import Away, repeat
 
 __all__ = ["DataPort"]
@@ -50,7 +50,17 @@ T = TypeVar("T")
 
 
 class _Refusal(OSError):
-    """The node refuses. Retried once like any other failure: it also refuses data that was damaged on the way."""
+    """The node refuses. Retried once like any other failure, but for quotas: it also refuses data that was damaged on the way."""
+
+    def __init__(self, denied: Denied) -> None:
+        super().__init__(denied.message)
+        self.denied = denied
+
+    @property
+    def shown(self) -> WoolyError:
+        """For the caller."""
+        message, excess = self.denied.message, self.denied.excess
+        return RefusedError(message) if excess is None else quota_reached(message, excess)
 
 
 class DataPort:
@@ -85,7 +95,7 @@ class DataPort:
             self._connected()
 
     def put(self, chunks: Sequence[memoryview]) -> list[bytes]:
-        """Bring chunks to the node, only those it lacks; their names. Raises NodeLostError, RefusedError."""
+        """Bring chunks to the node, only those it lacks; their names. Raises NodeLostError, RefusedError, QuotaReachedError."""
         names: list[bytes] = []
         for start in range(0, len(chunks), _HAVE_MAX):
             part = chunks[start : start + _HAVE_MAX]
@@ -101,7 +111,7 @@ class DataPort:
             return self._repeated(lambda connection: self._get(connection, blob, nbytes))
 
     def ask(self, request: Request) -> Answer:
-        """One request that carries no bytes, and its answer. Raises NodeLostError, RefusedError."""
+        """One request that carries no bytes, and its answer. Raises NodeLostError, RefusedError, QuotaReachedError."""
 
         def exchange(connection: socket.socket) -> Answer:
             self._send(connection, request)
@@ -110,7 +120,7 @@ class DataPort:
         with self._lock:
             answer = self._repeated(exchange)
         if isinstance(answer, Denied):
-            raise RefusedError(answer.message)
+            raise _Refusal(answer).shown
         return answer
 
     def close(self) -> None:
@@ -123,8 +133,10 @@ class DataPort:
         """Do ``work``, and again on a new connection while that breaks."""
         try:
             return work(self._connected())
-        except OSError:
+        except OSError as error:
             self._drop()
+            if isinstance(error, _Refusal) and error.denied.excess is not None:
+                raise error.shown from None
         return repeat(lambda: self._again(work), self._wait_s, self._check)
 
     def _again(self, work: Callable[[socket.socket], T]) -> T:
@@ -132,7 +144,7 @@ class DataPort:
             return work(self._connected())
         except _Refusal as refusal:
             self._drop()
-            raise RefusedError(str(refusal)) from None
+            raise refusal.shown from None
         except OSError as error:
             self._drop()
             lost = NodeLostError(f"the node's data port at {', '.join(self._addresses)} does not answer ({error}); is the node alive?")
@@ -186,7 +198,7 @@ class DataPort:
         for _ in missing:
             answer = _receive(connection)
             if not isinstance(answer, Stored):
-                raise _Refusal(answer.message) if isinstance(answer, Denied) else ConnectionError("unexpected answer")
+                raise _Refusal(answer) if isinstance(answer, Denied) else ConnectionError("unexpected answer")
 
     def _get(self, connection: socket.socket, blob: str, nbytes: int) -> bytearray:
         self._send(connection, Get(blob))

@@ -21,7 +21,7 @@ import msgspec
 from bus_schemas import subjects
 from bus_schemas.session import NodeInfo, OpenSession, SessionOpened
 from bus_schemas.terms import TaskTerms
-from bus_schemas.texts import printable, title_of
+from bus_schemas.texts import title_of
 from wooly import outcome, progress
 from wooly.config import Config
 from wooly.errors import (
@@ -32,7 +32,9 @@ from wooly.errors import (
     ProtocolError,
     QuotaReachedError,
     TaskCancelledError,
+    WoolyError,
     from_fault,
+    quota_reached,
 )
 from wooly.transport.bus import BusThread, NoAnswer
 from wooly.transport.patience import Away, repeat
@@ -418,8 +420,9 @@ def _open(bus: BusThread, node: str, request: OpenSession) -> SessionOpened:
         raise ProtocolError(f"the node's answer is unreadable ({error}); client and node are of different versions") from error
     if opened.fault is not None:
         excess = opened.fault.excess
-        refusal = from_fault(opened.fault.name, opened.fault.message, opened.fault.places)
         if excess is not None:
-            refusal = QuotaReachedError(printable(opened.fault.message), **msgspec.structs.asdict(excess))
+            refusal: WoolyError = quota_reached(opened.fault.message, excess)
+        else:
+            refusal = from_fault(opened.fault.name, opened.fault.message, opened.fault.places)
         raise refusal if opened.fault.fatal else Away(refusal)
     return opened

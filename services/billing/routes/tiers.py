@@ -32,6 +32,7 @@ def _tier(view: BillingView, tier: str, now_ns: int) -> Json:
         "live_tasks": view.tiers.live_tasks(tier, now_ns),
         "exclusive": view.tiers.exclusive(tier, now_ns),
         "queued_tasks": view.tiers.queued_tasks(tier, now_ns),
+        "hold_percent": view.tiers.hold_percent(tier, now_ns),
         "core_second_micro": price.core_second_micro,
         "gib_second_micro": price.gib_second_micro,
         "windows": [
@@ -104,13 +105,24 @@ async def put_tier(request: Ask, tier: str, data: TierBody, if_match: Revision =
         live_tasks = kept.live_tasks if isinstance(data.live_tasks, UnsetType) else data.live_tasks or 0
         exclusive = kept.exclusive if isinstance(data.exclusive, UnsetType) else data.exclusive
         queued_tasks = kept.queued_tasks if isinstance(data.queued_tasks, UnsetType) else data.queued_tasks or 0
-        return TierSet(now_ns, tier, data.priority_ceiling, "", from_ns, default_vram_mb, live_tasks, exclusive, queued_tasks)
+        return TierSet(
+            at_ns=now_ns,
+            tier=tier,
+            priority_ceiling=data.priority_ceiling,
+            from_ns=from_ns,
+            default_vram_mb=default_vram_mb,
+            live_tasks=live_tasks,
+            exclusive=exclusive,
+            queued_tasks=queued_tasks,
+            hold_percent=kept.hold_percent if isinstance(data.hold_percent, UnsetType) else data.hold_percent,
+        )
 
     said = {
         "default VRAM": data.default_vram_mb,
         "live tasks": data.live_tasks,
         "exclusive": data.exclusive,
         "queued tasks": data.queued_tasks,
+        "hold percent": data.hold_percent,
     }
     changes = [f"{name} {'default' if value is None else value}" for name, value in said.items() if not isinstance(value, UnsetType)]
     return await _write(request, tier, fact, ", ".join([f"priority ceiling {data.priority_ceiling}", *changes]), if_match)

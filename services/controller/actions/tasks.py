@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from billing.tiers import TierBook, priority_refusal, task_excess, task_refusal
 from bus_schemas.events import Event, TaskDisplaced, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
 from scheduler.placement import TaskView
@@ -38,7 +40,16 @@ class TaskActions:
         """Submit and place; the task as it is then, and whether it is new. With nothing written: raises TaskExists, TaskImpossible,
         Invalid and QuotaReached beyond what the tenant's tier allows."""
         self._may_submit(by, task)
+        task = replace(task, hold_percent=self._hold_percent(task))
         return await self._placer.submit(task, by.took("task.submit", task.task, tenant=task.tenant))
+
+    def _hold_percent(self, task: TaskSubmitted) -> int:
+        """Of one that was submitted before, that of then."""
+        known = self._projection.view.tasks.get(task.task)
+        if known is not None:
+            return known.submitted.hold_percent
+        tiers, now_ns = self._projection.fold(TierBook), time.time_ns()
+        return tiers.hold_percent(tiers.tier_of(task.tenant, now_ns), now_ns)
 
     def check(self, by: Caller, task: TaskSubmitted) -> None:
         """Raises what ``submit`` would raise with nothing written, but TaskExists."""

@@ -31,7 +31,8 @@ import msgspec
 
 from bus_schemas.events import decode_events
 from bus_schemas.quotas import QUOTAS
-from scheduler.buckets import Buckets, excess_of
+from scheduler.buckets import Buckets
+from scheduler.quotas import excess_of
 from services.kit.access.checker import Checker
 from services.kit.access.errors import Unauthenticated
 from services.kit.access.rules import Identity, check_grant, local_identity
@@ -156,6 +157,7 @@ class Access:
         self.pages = pages
         self._view = view
         self._secrets = secrets
+        self._changes: Buckets[str] = Buckets(QUOTAS["changes"].rate())
         self._begun: Buckets[str] = Buckets(QUOTAS["browser_sessions"].rate())
 
     @property
@@ -191,6 +193,16 @@ class Access:
         return not self.view.session_ended(token.id) and self._holder(token, time.time_ns()) == who
 
     # -- sessions and relays -----------------------------------------------------------------------------------------------------------
+
+    def count_change(self, who: Identity) -> None:
+        """A request of ``who`` that may write to the log. Raises QuotaReached; the cluster's own identities have no limit."""
+        if not self.on or not who.tenant:
+            return
+        now_ns = time.monotonic_ns()
+        excess = excess_of("changes", self._changes, who.tenant, now_ns)
+        if excess is not None:
+            raise QuotaReached(excess, f"tenant {who.tenant}")
+        self._changes.take(who.tenant, now_ns)
 
     def begin_session(self, who: Identity) -> Token:
         """A new session of an identity that has just been checked. Its id is new, which prevents session fixation. Raises QuotaReached:

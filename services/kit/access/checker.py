@@ -27,7 +27,8 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from bus_schemas.quotas import QUOTAS, Excess, Rate
-from scheduler.buckets import Buckets, excess_of
+from scheduler.buckets import Buckets
+from scheduler.quotas import excess_of
 from services.kit.access.errors import CodeNeeded, Unauthenticated, Unsure
 from services.kit.access.refusals import FAILED, Refusal, Refusals
 from services.kit.access.rules import Identity

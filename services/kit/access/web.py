@@ -258,6 +258,9 @@ def guard(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHand
         raise Forbidden(f"a short-lived token may not do this ({needs}); use the key")
     if not may_at_all(identity, needs):  # type: ignore[arg-type]  # it is one of ACTIONS
         raise Forbidden(f"{identity.role} {identity.name} may not do this ({needs})")
+    if connection.scope.get("method") not in SAFE_METHODS:
+        access: Access = connection.app.state.access
+        access.count_change(identity)
 
 
 def _unauthenticated(request: Request[Any, Any, Any], error: Unauthenticated) -> Response[Any]:

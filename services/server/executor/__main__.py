@@ -28,6 +28,7 @@ from services.server.executor.data_port import DataPort, listen
 from services.server.executor.loop import Commands, Executor
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.model_cache import CachePort, ModelCache
+from services.server.executor.quota_watch import QuotaWatch
 from services.server.executor.staging import Staging
 from services.server.model_cache_door import opens
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
@@ -55,7 +56,9 @@ def main() -> int:
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     log = get_logger()
-    tls, cache = _tls(settings), _model_cache(settings)  # the files of their keys are out of reach from here on, and so is the network
+    quotas = QuotaWatch()
+    # The files of their keys are out of reach from here on, and so is the network.
+    tls, cache = _tls(settings), _model_cache(settings, quotas)
     try:
         commands, sockets = _open_sockets(settings)
     except OSError as error:
@@ -75,7 +78,7 @@ def main() -> int:
     except (UnknownBackend, ToolchainError) as error:
         log.error("no engine", backend=settings.backend, problem=str(error))
         return 2
-    staging = Staging(settings.staged_bytes, engine.info.vram_bytes)
+    staging = Staging(settings.staged_bytes, engine.info.vram_bytes, quotas)
     content = Content(staging, cache)
 
     def open_cache(name: str, token: str) -> CachePort | None:
@@ -90,7 +93,14 @@ def main() -> int:
     log.info("executor ready", gpu=settings.gpu, backend=engine.info.backend, cores=engine.info.cores, sandbox=held, model_cache=kept)
     memory = DeviceMemory(engine, content, settings.memory)
     Executor(
-        engine=engine, commands=commands, data_port=data_port, staging=staging, content=content, memory=memory, orphan_s=settings.orphan_s
+        engine=engine,
+        commands=commands,
+        data_port=data_port,
+        staging=staging,
+        content=content,
+        memory=memory,
+        quotas=quotas,
+        orphan_s=settings.orphan_s,
     ).serve()
     memory.shut()
     engine.close()
@@ -147,13 +157,13 @@ def _tls(settings: ExecutorSettings) -> ssl.SSLContext | None:
     return None if settings.tls_files is None else certified_context(*settings.tls_files)
 
 
-def _model_cache(settings: ExecutorSettings) -> ModelCache | None:
+def _model_cache(settings: ExecutorSettings, quotas: QuotaWatch) -> ModelCache | None:
     """The node's model cache; None when it has none, or its folder cannot be used: a node works without."""
     if not settings.model_cache_dir:
         return None
     try:
         wrap = read_key_wrap(settings.at_rest_key_file)
-        return ModelCache(Path(settings.model_cache_dir), settings.model_cache_bytes, settings.tenant_model_cache_bytes, wrap)
+        return ModelCache(Path(settings.model_cache_dir), settings.model_cache_bytes, settings.tenant_model_cache_bytes, wrap, quotas)
     except (OSError, SettingError) as error:
         get_logger().error("no model cache", folder=settings.model_cache_dir, problem=str(error))
         return None

@@ -22,6 +22,7 @@ from typing import Final, Protocol
 from blake3 import blake3
 
 from bus_schemas.batch import LIMITS, Upload
+from bus_schemas.dataport import Denied
 from jit.engine import Shared, Space
 from services.server.executor.staging import Staging
 
@@ -178,7 +179,7 @@ class Content:
             elif self._cache is not None and looks < _LOOKS_MAX:
                 looks += 1
                 chunk = self._cache.chunk(member.domain, digest)
-                held[at] = chunk is not None and not self._staging.put(session, digest, chunk)
+                held[at] = chunk is not None and self._staging.put(session, digest, chunk) is None
         return bytes(held)
 
     def missing(self, session: str, uploads: Collection[Upload]) -> tuple[bytes, ...]:
@@ -200,8 +201,8 @@ class Content:
             return upload.nbytes
         return sum(self._length(session, member, digest) for digest in upload.chunks)
 
-    def put(self, session: str, digest: bytes, chunk: bytearray) -> str:
-        """Keep a chunk that matches its name until an upload uses it (data port's thread); what is wrong with that, or an empty string."""
+    def put(self, session: str, digest: bytes, chunk: bytearray) -> Denied | None:
+        """Keep a chunk that matches its name until an upload uses it (data port's thread); or why it is not kept."""
         with self._lock:
             member = self._members.get(session)
         if member is not None and self._cache is not None:

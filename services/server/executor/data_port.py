@@ -7,6 +7,7 @@ touches device memory.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
@@ -44,15 +45,19 @@ from services.kit.log import get_logger
 from services.kit.tls import certified_context
 from services.server.executor.content import Content
 from services.server.executor.model_cache import CachePort
-from services.server.executor.staging import Staging
+from services.server.executor.staging import Held, Staging
 
 __all__ = ["DataPort", "listen"]
 
 _SLICE: Final = 1 << 20
 _HELLO_BYTES_MAX: Final = 4096
 _HELLO_S: Final = 10.0
-"""Pre-authentication limits: bytes of a Hello, and the time for it."""
+"""Pre-authentication limits: bytes of a Hello, and the time for it, and before it for the TLS handshake."""
+_CHUNK_S: Final = 120.0
+"""The time for a chunk, which is memory of the node from its first byte on."""
+_SKIPPED_BYTES: Final = 64 << 10
 _BACKLOG: Final = 100
+_LATER_S: Final = 1.0
 _ACCEPT_PAUSE_S: Final = 0.1
 _CONNECTIONS_MAX: Final = 4096
 _CONNECTIONS_OF_ONE_MAX: Final = 8
@@ -99,6 +104,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._step = self._on_head
         self._put: Put | None = None
         self._chunk = bytearray()
+        self._account: Held | None = None
+        """On which the chunk counts that is coming."""
+        self._skipping = 0
         self._drained = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._patience: asyncio.TimerHandle | None = None
@@ -116,10 +124,9 @@ class _Connection(asyncio.BufferedProtocol):
         self._open_now.pop(self, None)
         if self.session and self._cache is None and not any(other.session == self.session for other in self._open_now):
             self._on_linked(self.session, False)
-        if self._patience is not None:
-            self._patience.cancel()
         if self._sending is not None:
             self._sending.cancel()
+        self._release()
         if self._cache is not None:
             self._cache.close()
 
@@ -198,10 +205,7 @@ class _Connection(asyncio.BufferedProtocol):
                 if not 0 < nbytes <= LIMITS.chunk_bytes:
                     self._transport.abort()
                     return
-                self._put = request
-                self._chunk = bytearray(nbytes)
-                self._expect(self._chunk)
-                self._step = self._on_chunk
+                self._begin(request)
             case Get(blob):
                 self._send_blob(blob)
             case Drop(blob):
@@ -209,9 +213,44 @@ class _Connection(asyncio.BufferedProtocol):
             case Keep() | Models() | Forget():
                 self._transport.abort()
 
+    def _begin(self, put: Put) -> None:
+        """A chunk comes. One that is refused is read all the same, for the answers stay in order, and is not kept."""
+        self._put = put
+        self._patience = asyncio.get_running_loop().call_later(_CHUNK_S, self._transport.abort)
+        account = self._staging.begin(self.session if self._cache is None else self._cache.domain, put.nbytes)
+        if isinstance(account, Denied):
+            self._answer(account)
+            self._skipping = put.nbytes
+            self._skip()
+            return
+        self._account, self._chunk = account, bytearray(put.nbytes)
+        self._expect(self._chunk)
+        self._step = self._on_chunk
+
+    def _skip(self) -> None:
+        size = min(self._skipping, _SKIPPED_BYTES)
+        self._skipping -= size
+        if size:
+            self._expect(bytearray(size))
+            self._step = self._skip
+            return
+        self._release()
+        self._put = None
+        self._expect(self._head)
+        self._step = self._on_head
+
+    def _release(self) -> None:
+        """No chunk is coming any more."""
+        if self._patience is not None:
+            self._patience.cancel()
+        if self._account is not None and self._put is not None:
+            self._staging.end(self._account, self._put.nbytes)
+        self._account = None
+
     def _on_chunk(self) -> None:
         put, chunk = self._put, self._chunk
         assert put is not None
+        self._release()
         self._put, self._chunk = None, bytearray()
         self._expect(self._head)
         self._step = self._on_head
@@ -221,8 +260,7 @@ class _Connection(asyncio.BufferedProtocol):
         if self._cache is not None:
             self._answer(self._cache.put(put.digest, chunk))
             return
-        problem = self._content.put(self.session, put.digest, chunk)
-        self._answer(Denied(problem) if problem else Stored(put.digest))
+        self._answer(self._content.put(self.session, put.digest, chunk) or Stored(put.digest))
 
     def _answer(self, answer: Answer) -> None:
         self._transport.write(frame(answer))
@@ -285,10 +323,12 @@ class DataPort:
         self._connections_max = min(connections_max, _CONNECTIONS_MAX)
         self._open_now: dict[_Connection, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._servers: list[asyncio.AbstractServer] = []  # keeps the only references: an unreferenced server stops listening
+        self._beginning: dict[socket.socket, asyncio.Task[None]] = {}
+        """Connections in their TLS handshake, in the order they came."""
         self._sockets = sockets
         self.on_linked: Callable[[str, bool], None] = lambda session, linked: None
         """Called with a session and whether it has connections, when that changes (thread of the data port)."""
+        self._later = threading.Event()
         self._started = threading.Event()
         path, (_, port, *_) = sockets[0].getsockname(), sockets[1].getsockname()
         self.addresses = (f"unix:{path}", f"{'tcp' if tls is None else 'tls'}:{advertised_host}:{port}")
@@ -302,6 +342,16 @@ class DataPort:
         """The session is over, and so are its connections (any thread): a client that vanished closes none itself."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._end, session)
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Do ``work`` in a second, unless some is to be done by then (any thread)."""
+        if self._loop is not None and not self._later.is_set():
+            self._later.set()
+            self._loop.call_soon_threadsafe(self._loop.call_later, _LATER_S, self._do, work)
+
+    def _do(self, work: Callable[[], None]) -> None:
+        self._later.clear()
+        work()
 
     def use_certificate(self, pem: bytes) -> None:
         """Encrypt new connections with this certificate (any thread); ``pem`` holds its key too. An unusable one changes nothing."""
@@ -329,16 +379,35 @@ class DataPort:
         return _Connection(self._staging, self._content, self._open_cache, self._open_now, self._hello_s, self._connections_max, linked)
 
     async def _serve(self) -> None:
-        self._loop = loop = asyncio.get_running_loop()
-        local, *tcp = self._sockets
-        handshake_s = None if self._tls is None else self._hello_s
-        for each in tcp:
-            self._servers.append(await loop.create_server(self._connection, sock=each, ssl=self._tls, ssl_handshake_timeout=handshake_s))
+        self._loop = asyncio.get_running_loop()
         self._started.set()
-        local.setblocking(False)
-        while True:  # not a server of asyncio's: that would listen again, and clients would see the user of now as the one who serves
+        await asyncio.gather(*(self._accept(bound, None if at == 0 else self._tls) for at, bound in enumerate(self._sockets)))
+
+    async def _accept(self, bound: socket.socket, tls: ssl.SSLContext | None) -> None:
+        """No server of asyncio's: that would listen again, so that clients of the Unix socket would see the user of now as the one who
+        serves, and it does not count handshakes. Beyond the limit the oldest one under way is given up, as in connection_made."""
+        loop = asyncio.get_running_loop()
+        bound.setblocking(False)
+        while True:
             try:
-                connection, _ = await loop.sock_accept(local)
-                await loop.connect_accepted_socket(self._connection, connection)
+                connection, _ = await loop.sock_accept(bound)
             except OSError:  # too many open files: some are about to be closed
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if len(self._beginning) >= self._connections_max // 4:
+                oldest = next(iter(self._beginning))
+                del self._beginning[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # a transport of uvloop's that is closed would wait for the other end
+            self._beginning[connection] = loop.create_task(self._begin(connection, tls))
+
+    async def _begin(self, connection: socket.socket, tls: ssl.SSLContext | None) -> None:
+        handshake_s = None if tls is None else self._hello_s
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                self._connection, connection, ssl=tls, ssl_handshake_timeout=handshake_s
+            )
+        except OSError:  # also ssl.SSLError, TimeoutError
+            connection.close()
+        finally:
+            self._beginning.pop(connection, None)

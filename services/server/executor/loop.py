@@ -31,6 +31,7 @@ from services.server.executor.errors import Awaits, Needs, Unprepared
 from services.server.executor.memory import DeviceMemory
 from services.server.executor.preparing import NO_BODIES, Preparing
 from services.server.executor.programs import Programs
+from services.server.executor.quota_watch import QuotaWatch
 from services.server.executor.runner import Outcome, Runner
 from services.server.executor.staging import Staging
 from services.server.executor.tenant import Tenant
@@ -114,6 +115,7 @@ class Executor:
         staging: Staging,
         content: Content,
         memory: DeviceMemory,
+        quotas: QuotaWatch,
         orphan_s: float,
     ) -> None:
         self._engine = engine
@@ -134,6 +136,8 @@ class Executor:
         self._send_lock = threading.Lock()
         self._preparing = Preparing(self._programs, self._report)
         data_port.on_linked = lambda session, linked: self._report(Linked(session, linked))
+        self._quotas = quotas
+        quotas.on_change = lambda: data_port.later(lambda: self._report(quotas.take()))
         self._over = False
         self._log = get_logger()
 
@@ -272,6 +276,8 @@ class Executor:
                 stop_page=str(self._commands.page_path),
             )
         )
+        if protocol == PROTOCOL:
+            self._report(self._quotas.take())
 
     def _held(self, tenant: Tenant) -> HeldSession:
         return msgspec.structs.replace(tenant.held(self._runner.charged_bytes(tenant)), memory=self._runner.memory_of(tenant))

@@ -20,6 +20,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -29,10 +30,13 @@ from blake3 import blake3
 from bus_schemas.batch import LIMITS
 from bus_schemas.dataport import Answer, Denied, Forget, Forgotten, Had, Have, Keep, Kept, Listed, Models, Request, Stored
 from bus_schemas.model_cache import ModelManifest, ModelStatus, check_model_name, decode_manifest
-from bus_schemas.quotas import COUNT_RETRY_MS, Excess
+from bus_schemas.quotas import Excess
+from bus_schemas.telemetry import QuotaUse
+from scheduler.quotas import Asked
 from services.kit.at_rest import CIPHER_BYTES, KeyWrap, crypt
 from services.kit.log import get_logger
 from services.server.executor.content import Content
+from services.server.executor.quota_watch import QuotaWatch
 from services.server.model_cache_door import cache_key
 from wooly.shared.files import write_atomically
 
@@ -41,6 +45,33 @@ __all__ = ["CacheError", "CachePort", "ModelCache"]
 _DIGEST_BYTES: Final = 32
 _ORPHAN_S: Final = 3600.0
 """A chunk of no model is left of an ``add`` that was cut off, or belongs to one under way that is not older than this."""
+
+
+_CHUNKS_MIN: Final = 8_192
+_CHUNK_BYTES_MEAN: Final = 64 << 10
+"""A domain may have so many chunks, and one more for so many bytes of its quota: a chunk of a byte takes a block of the disk."""
+_MODELS_MAX: Final = 1_000
+_MANIFESTS_BYTES_MAX: Final = 32 << 20
+"""Of the models of a domain: all lists are read for each question about them."""
+
+
+@dataclass(slots=True)
+class _Chunks:
+    """Chunks of a domain and their sizes."""
+
+    sizes: dict[bytes, int] = field(default_factory=dict)
+    nbytes: int = 0
+
+    @property
+    def count(self) -> int:
+        return len(self.sizes)
+
+    def add(self, digest: bytes, nbytes: int) -> None:
+        self.nbytes += nbytes - self.sizes.get(digest, 0)
+        self.sizes[digest] = nbytes
+
+    def remove(self, digest: bytes) -> None:
+        self.nbytes -= self.sizes.pop(digest, 0)
 
 
 class _Stored(msgspec.Struct, array_like=True, frozen=True, tag="stored.v1"):
@@ -55,21 +86,29 @@ _stored: Final = msgspec.msgpack.Decoder(_Stored)
 
 
 class CacheError(Exception):
-    """The request cannot be met; the message says why and what to do."""
+    """The request cannot be met; the message says why and what to do. ``excess``: the quota that refuses it, if one does."""
+
+    def __init__(self, message: str, excess: Excess | None = None) -> None:
+        super().__init__(message)
+        self.denied = Denied(message, excess)
 
 
 class ModelCache:
     """``bytes_max`` bounds the chunks of all domains together, ``domain_bytes_max`` those of each (0: ``bytes_max``). ``wrap``: wraps the
     key under which they are encrypted, None: they are not. Raises OSError when the folder cannot be used."""
 
-    def __init__(self, folder: Path, bytes_max: int, domain_bytes_max: int = 0, wrap: KeyWrap | None = None) -> None:
+    def __init__(
+        self, folder: Path, bytes_max: int, domain_bytes_max: int = 0, wrap: KeyWrap | None = None, watch: QuotaWatch | None = None
+    ) -> None:
+        self._watch = watch or QuotaWatch()
         self._folder = folder
         self.bytes_max = bytes_max
         self._domain_bytes_max = domain_bytes_max or bytes_max
-        #: by domain and digest, the chunks of its models; domains that are not here are not read yet
-        self._kept_bytes: dict[str, dict[bytes, int]] = {}
-        #: of (domain, digest): chunks that this process has put and that no model has yet
-        self._loose_bytes: dict[tuple[str, bytes], int] = {}
+        self._chunks_max = _CHUNKS_MIN + self._domain_bytes_max // _CHUNK_BYTES_MEAN
+        #: by domain, the chunks of its models; domains that are not here are not read yet
+        self._kept: dict[str, _Chunks] = {}
+        #: by domain, chunks that this process has put and that no model has yet
+        self._loose: dict[str, _Chunks] = {}
         self.key = cache_key(folder, wrap)
         self._encrypted = wrap is not None
         self._chunks = folder / "chunks"
@@ -116,34 +155,39 @@ class ModelCache:
                 f"the model cache holds {self.used_bytes >> 20} MiB of {self.bytes_max >> 20}: delete a model (wooly model-cache delete), "
                 "or raise WOOLY_MODEL_CACHE_MB on the node"
             )
-        loose = digest not in self._kept(domain)  # else it was damaged
-        used_bytes = self.domain_bytes(domain)
-        if loose and used_bytes + len(chunk) > self._domain_bytes_max:
-            excess = Excess("stored_bytes", self._domain_bytes_max, used_bytes, COUNT_RETRY_MS)
-            raise CacheError(excess.sentence(domain))
+        loose = digest not in self._kept_of(domain).sizes  # else it was damaged
+        if loose:
+            if self._kept[domain].count + self._loose_of(domain).count >= self._chunks_max:
+                raise CacheError(f"{domain} has {self._chunks_max} chunks in the model cache: delete a model (wooly model-cache delete)")
+            asked = Asked(time.monotonic_ns(), "stored_bytes", domain, self._domain_bytes_max, self.domain_bytes(domain), len(chunk))
+            excess = self._watch.ask(asked)
+            if excess is not None:
+                raise CacheError(excess.sentence(domain), excess)
         _write(path, self._crypt(self._domain_name(domain), self._hash(b"chunk", domain, digest), chunk))
         self._damaged.discard(path)
         self.used_bytes += len(chunk)
         if loose:
-            self._loose_bytes[domain, digest] = len(chunk)
+            self._loose_of(domain).add(digest, len(chunk))
 
     def domain_bytes(self, domain: str) -> int:
         """Bytes of the domain's models, and of its chunks that are of none yet."""
-        kept = self._kept(domain)
-        loose = (size for (whose, digest), size in self._loose_bytes.items() if whose == domain and digest not in kept)
-        return sum(kept.values()) + sum(loose)
+        return self._kept_of(domain).nbytes + self._loose_of(domain).nbytes
 
-    def _kept(self, domain: str) -> dict[bytes, int]:
-        """Bytes of the chunks of the domain's models."""
-        if domain not in self._kept_bytes:
-            step = LIMITS.chunk_bytes
-            self._kept_bytes[domain] = {
-                digest: min(step, tensor.nbytes - at * step)
-                for model in self.models(domain)
-                for tensor in model.tensors
-                for at, digest in enumerate(tensor.chunks)
-            }
-        return self._kept_bytes[domain]
+    def tell(self, domain: str) -> None:
+        """Report what the domain uses."""
+        self._watch.use(QuotaUse(domain, "stored_bytes", self.domain_bytes(domain), self._domain_bytes_max))
+
+    def _loose_of(self, domain: str) -> _Chunks:
+        return self._loose.setdefault(domain, _Chunks())
+
+    def _kept_of(self, domain: str) -> _Chunks:
+        if domain not in self._kept:
+            self._kept[domain] = kept = _Chunks()
+            for model in self.models(domain):
+                for tensor in model.tensors:
+                    for at, digest in enumerate(tensor.chunks):
+                        kept.add(digest, min(LIMITS.chunk_bytes, tensor.nbytes - at * LIMITS.chunk_bytes))
+        return self._kept[domain]
 
     def heal(self, domain: str, digest: bytes, chunk: bytearray) -> None:
         """A session sent this chunk: if it is one that was found damaged, keep it again."""
@@ -155,6 +199,7 @@ class ModelCache:
         """An ``add`` was cut off: what it brought goes, unless a model has it."""
         with self._locked():
             self._remove(domain, set(digests))
+        self.tell(domain)
 
     # -- models --------------------------------------------------------------------------------------------------------------------
 
@@ -170,13 +215,20 @@ class ModelCache:
             path = self._model_path(domain, manifest.name)
             old = self._read(path)
             data = bytearray(_encode(_Stored(domain, manifest)))
+            others = [other.stat().st_size for other in path.parent.glob("*") if other != path]
+            if len(others) >= _MODELS_MAX or sum(others) + len(data) > _MANIFESTS_BYTES_MAX:
+                raise CacheError(
+                    f"{domain} has {len(others)} models in the cache, {_MODELS_MAX} may be, with lists of tensors of "
+                    f"{_MANIFESTS_BYTES_MAX >> 20} MiB together: delete one (wooly model-cache delete)"
+                )
             tag = blake3(data, key=self._data_key(path.parent.name)).digest()
             _write(path, tag + self._crypt(path.parent.name, tag, data))
-            self._kept_bytes.pop(domain, None)
+            self._kept.pop(domain, None)
             for digest in _digests(manifest):
-                self._loose_bytes.pop((domain, digest), None)
+                self._loose_of(domain).remove(digest)
             if old is not None:
                 self._remove(domain, _digests(old))
+        self.tell(domain)
 
     def models(self, domain: str) -> list[ModelManifest]:
         """The models of a domain, by name."""
@@ -196,12 +248,14 @@ class ModelCache:
             if not path.exists():
                 raise CacheError(f"there is no model {name!r}; see: wooly model-cache list")
             path.unlink()
-            return self._remove(domain, _digests(model)) if model is not None else 0
+            freed = self._remove(domain, _digests(model)) if model is not None else 0
+        self.tell(domain)
+        return freed
 
     def recount(self) -> None:
         """Other executors of this node add and remove too: look at how much is there."""
         self.used_bytes = sum(entry.stat().st_size for entry in self._files())
-        self._kept_bytes.clear()
+        self._kept.clear()
 
     # -- files ---------------------------------------------------------------------------------------------------------------------
 
@@ -220,11 +274,11 @@ class ModelCache:
         """Remove chunks that no model of the domain has; their bytes. Under the lock."""
         for model in self.models(domain):
             digests -= _digests(model)
-        self._kept_bytes.pop(domain, None)
+        self._kept.pop(domain, None)
         freed = 0
         for digest in digests:
             path = self._chunk_path(domain, digest)
-            self._loose_bytes.pop((domain, digest), None)
+            self._loose_of(domain).remove(digest)
             with contextlib.suppress(OSError):
                 nbytes = path.stat().st_size
                 path.unlink()
@@ -326,9 +380,10 @@ class CachePort:
     def __init__(self, cache: ModelCache, content: Content, domain: str) -> None:
         self._cache = cache
         self._content = content
-        self._domain = domain
+        self.domain = domain
         self._brought: set[bytes] = set()
         cache.recount()
+        cache.tell(domain)
 
     def answer(self, request: Request) -> Answer | None:
         """The answer; None: this connection does not ask that."""
@@ -339,41 +394,41 @@ class CachePort:
                 case Keep(manifest):
                     return self._keep(manifest)
                 case Models():
-                    models = tuple(self._status(model) for model in self._cache.models(self._domain))
+                    models = tuple(self._status(model) for model in self._cache.models(self.domain))
                     return Listed(models, self._cache.used_bytes, self._cache.bytes_max)
                 case Forget(model):
-                    return Forgotten(self._cache.forget(self._domain, model))
+                    return Forgotten(self._cache.forget(self.domain, model))
         except CacheError as error:
-            return Denied(str(error))
+            return error.denied
         return None
 
     def put(self, digest: bytes, chunk: bytearray) -> Answer:
         """A chunk that matches its name came."""
         try:
-            self._cache.put(self._domain, digest, chunk)
+            self._cache.put(self.domain, digest, chunk)
         except CacheError as error:
-            return Denied(str(error))
+            return error.denied
         self._brought.add(digest)
         return Stored(digest)
 
     def close(self) -> None:
         """The connection ended: what it brought for no model goes."""
         if self._brought:
-            self._cache.abandon(self._domain, self._brought)
+            self._cache.abandon(self.domain, self._brought)
 
     def _has(self, digest: bytes) -> bool:
-        return self._cache.chunk(self._domain, digest) is not None
+        return self._cache.chunk(self.domain, digest) is not None
 
     def _keep(self, name: bytes) -> Answer:
-        data = self._cache.chunk(self._domain, name)
+        data = self._cache.chunk(self.domain, name)
         if data is None:
             return Denied("put the manifest first")
         try:
             manifest = decode_manifest(data)
         except msgspec.DecodeError as error:
             return Denied(f"the manifest cannot be read ({error}): client and node are of different versions")
-        self._cache.keep(self._domain, manifest)
-        self._cache.abandon(self._domain, self._brought)  # the manifest itself, among others
+        self._cache.keep(self.domain, manifest)
+        self._cache.abandon(self.domain, self._brought)  # the manifest itself, among others
         self._brought.clear()
         return Kept()
 
@@ -381,7 +436,7 @@ class CachePort:
         holders: set[str] = set()
         resident_bytes = 0
         for tensor in model.tensors:
-            found = self._content.holders(self._domain, tensor.nbytes, tensor.chunks)
+            found = self._content.holders(self.domain, tensor.nbytes, tensor.chunks)
             holders |= found
             resident_bytes += tensor.nbytes if found else 0
         return ModelStatus(
@@ -390,7 +445,7 @@ class CachePort:
             tensors=len(model.tensors),
             nbytes=sum(tensor.nbytes for tensor in model.tensors),
             chunks=sum(-(-tensor.nbytes // LIMITS.chunk_bytes) for tensor in model.tensors),
-            chunks_missing=self._cache.missing(self._domain, model),
+            chunks_missing=self._cache.missing(self.domain, model),
             holders=len(holders),
             resident_bytes=resident_bytes,
         )

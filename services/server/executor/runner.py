@@ -173,13 +173,10 @@ class Runner:
         if not batch.reads:
             return
         asked = sum(read.nbytes for read in batch.reads)
-        room, most = self._staging.answer_room(tenant.session)
-        if asked > max(room, _DONE_INLINE_BYTES):
-            text = (
-                f"the reads of this batch ask for {asked >> 20} MiB, {(most - room) >> 20} MiB of earlier answers wait to be fetched and "
-                f"{most >> 20} MiB may: read less at once"
-            )
-            raise Refused(Fault(faults.QUOTA_EXCEEDED, text, fatal=False))
+        denied = self._staging.refuse_answers(tenant.session, asked) if asked > _DONE_INLINE_BYTES else None
+        if denied is not None:
+            text = f"the reads of this batch ask for {asked} bytes: {denied.message}"
+            raise Refused(Fault(faults.QUOTA_REACHED, text, fatal=False, excess=denied.excess))
 
     # -- applying ------------------------------------------------------------------------------------------------------------------
 

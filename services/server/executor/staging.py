@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from bus_schemas.quotas import COUNT_RETRY_MS, Excess
+from bus_schemas.dataport import Denied
+from bus_schemas.quotas import Excess
+from bus_schemas.telemetry import QuotaUse
+from scheduler.quotas import Asked
+from services.server.executor.quota_watch import QuotaWatch
 
-__all__ = ["ANSWER_BYTES_MIN", "CACHE_BYTES", "Staging"]
+__all__ = ["ANSWER_BYTES_MIN", "CACHE_BYTES", "Held", "Staging"]
 
 CACHE_BYTES: Final = 256 << 20
 """Chunks already used are kept up to this many bytes a tenant, so that equal bytes need not travel again."""
@@ -24,11 +29,15 @@ ANSWER_BYTES_MIN: Final = 256 << 20
 
 
 @dataclass(slots=True)
-class _Held:
+class Held:
     """What the sessions of one tenant hold together."""
 
+    #: tenant, or the session that counts alone
+    name: str
     stages: dict[str, _Stage] = field(default_factory=dict)
     pinned_bytes: int = 0
+    #: of chunks that are under way
+    coming_bytes: int = 0
     used_bytes: int = 0
     blob_bytes: int = 0
 
@@ -54,7 +63,7 @@ class _Held:
 @dataclass(slots=True)
 class _Stage:
     token: str
-    held: _Held
+    held: Held
     bytes_max: int
     answer_bytes_max: int
     pinned: dict[bytes, bytearray] = field(default_factory=dict)
@@ -67,11 +76,12 @@ class _Stage:
 class Staging:
     """Chunks and blobs of every open session."""
 
-    def __init__(self, tenant_bytes_max: int = 8 << 30, tenant_answer_bytes_max: int = 1 << 40) -> None:
+    def __init__(self, tenant_bytes_max: int = 8 << 30, tenant_answer_bytes_max: int = 1 << 40, watch: QuotaWatch | None = None) -> None:
         """Bounds for all sessions of a tenant together: its chunks, and its answers (at least ANSWER_BYTES_MIN) that wait to be fetched."""
+        self._watch = watch or QuotaWatch()
         self._lock = threading.Lock()
         self._stages: dict[str, _Stage] = {}
-        self._tenants: dict[str, _Held] = {}
+        self._tenants: dict[str, Held] = {}
         self._tenant_bytes_max = tenant_bytes_max
         self._tenant_answer_bytes_max = max(tenant_answer_bytes_max, ANSWER_BYTES_MIN)
 
@@ -79,7 +89,8 @@ class Staging:
         """``bytes_max`` bounds the chunks a session may have waiting to be used, ``answer_bytes_max`` (at least ANSWER_BYTES_MIN) the blobs
         it may have waiting to be fetched. ``tenant`` empty: the session counts alone."""
         with self._lock:
-            held = self._tenants.setdefault(tenant or f"session {session}", _Held())
+            name = tenant or f"session {session}"
+            held = self._tenants.setdefault(name, Held(name))
             held.stages[session] = self._stages[session] = _Stage(token, held, bytes_max, max(answer_bytes_max, ANSWER_BYTES_MIN))
 
     def close(self, session: str) -> None:
@@ -93,6 +104,7 @@ class Staging:
             held.blob_bytes -= stage.blob_bytes
             del held.stages[session]
             self._tenants = {name: held for name, held in self._tenants.items() if held.stages}
+        self._used(held)
 
     def admits(self, session: str, token: str) -> bool:
         """Does ``token`` open the data port for ``session``?"""
@@ -113,22 +125,47 @@ class Staging:
                     stage.held.pin(stage, digest, chunk)
             return bytes(digest in stage.pinned for digest in digests)
 
-    def put(self, session: str, digest: bytes, chunk: bytearray) -> str:
-        """Keep a verified chunk; what is wrong with that, or an empty string."""
+    def begin(self, whose: str, nbytes: int) -> Held | Denied:
+        """A chunk of ``whose`` (a session or a trust domain) is to come: its account, on which it counts until ``end``."""
+        with self._lock:
+            stage = self._stages.get(whose)
+            held = stage.held if stage is not None else self._tenants.setdefault(whose, Held(whose))
+            excess = self._refuse(held, self._tenant_bytes_max, held.pinned_bytes + held.coming_bytes, nbytes)
+            if excess is not None:
+                return Denied(excess.sentence(f"tenant {held.name}"), excess)
+            held.coming_bytes += nbytes
+            return held
+
+    def end(self, held: Held, nbytes: int) -> None:
+        """The chunk came, or will not."""
+        with self._lock:
+            held.coming_bytes -= nbytes
+
+    def put(self, session: str, digest: bytes, chunk: bytearray) -> Denied | None:
+        """Keep a verified chunk; or why it is not kept."""
         with self._lock:
             stage = self._stages.get(session)
             if stage is None:
-                return "the session is over"
+                return Denied("the session is over")
             if digest in stage.pinned:
-                return ""
-            if stage.pinned_bytes + len(chunk) > stage.bytes_max:
-                return f"{stage.pinned_bytes} bytes wait to be used already, at most {stage.bytes_max} may"
+                return None
             held, most = stage.held, self._tenant_bytes_max
-            if held.pinned_bytes + len(chunk) > most:
-                return Excess("staged_bytes", most, held.pinned_bytes, COUNT_RETRY_MS).sentence("the tenant")
+            excess = self._refuse(held, stage.bytes_max, stage.pinned_bytes, len(chunk))
+            if excess is not None:
+                return Denied(excess.sentence(f"session {session}"), excess)
+            excess = self._refuse(held, most, held.pinned_bytes + held.coming_bytes, len(chunk))
+            if excess is not None:
+                return Denied(excess.sentence(f"tenant {held.name}"), excess)
             held.evict(most - held.pinned_bytes - len(chunk))
             held.pin(stage, digest, chunk)
-            return ""
+        self._used(held)
+        return None
+
+    def _refuse(self, held: Held, most: int, used: int, nbytes: int) -> Excess | None:
+        return self._watch.ask(Asked(time.monotonic_ns(), "staged_bytes", held.name, most, used, nbytes))
+
+    def _used(self, held: Held) -> None:
+        self._watch.use(QuotaUse(held.name, "staged_bytes", held.pinned_bytes, self._tenant_bytes_max))
 
     def chunk(self, session: str, digest: bytes) -> bytearray | None:
         """The chunk, or None when it is not here."""
@@ -150,15 +187,21 @@ class Staging:
                     stage.used[digest] = chunk
                     stage.held.used_bytes += len(chunk)
             stage.held.evict(CACHE_BYTES)
+        self._used(stage.held)
 
-    def answer_room(self, session: str) -> tuple[int, int]:
-        """Bytes of blobs the session may still add, of how many."""
+    def refuse_answers(self, session: str, nbytes: int) -> Denied | None:
+        """Why the session may not have so many bytes of blobs more; or None."""
         with self._lock:
             stage = self._stages.get(session)
             if stage is None:
-                return 0, 0
+                return Denied("the session is over")
             own, of_all = stage.answer_bytes_max - stage.blob_bytes, self._tenant_answer_bytes_max - stage.held.blob_bytes
-            return min(own, of_all), stage.answer_bytes_max if own <= of_all else self._tenant_answer_bytes_max
+            if own <= of_all:
+                whose, most, room = f"session {session}", stage.answer_bytes_max, own
+            else:
+                whose, most, room = f"tenant {stage.held.name}", self._tenant_answer_bytes_max, of_all
+            excess = self._refuse(stage.held, most, most - room, nbytes)
+            return None if excess is None else Denied(excess.sentence(whose), excess)
 
     def add_blob(self, session: str, data: memoryview) -> str:
         """Keep ``data`` for the session to fetch; the blob's name."""

@@ -19,16 +19,22 @@ from services.kit.bus import Bus
 from services.replay.lanes import DISPATCH, steps
 from services.replay.question import Question
 from services.replay.source import segments_of_bus
-from tests.adversarial.stack import bus_attacks, device_attacks, node_attacks, web_attacks
+from tests.adversarial.stack import bus_attacks, cost_attacks, device_attacks, node_attacks, web_attacks
 from tests.adversarial.stack.field import Attacker, Victim
 from tests.support.node import until
 from tests.support.secure import SecureStack
 from tests.support.world import World
 
 pytestmark = pytest.mark.slow
-ATTACKS = bus_attacks.ATTACKS | device_attacks.ATTACKS | web_attacks.ATTACKS | node_attacks.ATTACKS
-GROUPS = {"bus": bus_attacks.ATTACKS, "device": device_attacks.ATTACKS, "web": web_attacks.ATTACKS, "node": node_attacks.ATTACKS}
+GROUPS = {
+    "bus": bus_attacks.ATTACKS,
+    "device": device_attacks.ATTACKS,
+    "web": web_attacks.ATTACKS,
+    "node": node_attacks.ATTACKS,
+    "cost": cost_attacks.ATTACKS,
+}
 """By the tenant that makes them: what one must wait for after its attacks, the next one does not."""
+ATTACKS = {name: attack for attacks in GROUPS.values() for name, attack in attacks.items()}
 KEYS: dict[str, str] = {}
 STEPS = 5
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -402,21 +402,20 @@ def controller_service(
         gauges = Gauges(bus)
         await projection.__aenter__()
         await gauges.__aenter__()
-        if True:
-            writer = Writer(bus, projection, personal)
-            placer = Placer(projection, writer)
-            tasks = TaskActions(projection, writer, placer)
-            duties = Reconciler(
-                bus=bus, store=store, projection=projection, gauges=gauges, writer=writer, placer=placer, runs=_Runs(),  # type: ignore[arg-type]  # stand-ins
-                node_lease_ms=plan.node_lease_ms, start_lease_ms=plan.start_lease_ms,
-            )  # fmt: skip
-            service.parts["api"] = Api(projection, tasks)
-            running = asyncio.ensure_future(duties.run())
-            stopping = asyncio.ensure_future(service.stop.wait())
-            await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-            running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
+        writer = Writer(bus, projection, personal)
+        placer = Placer(projection, writer)
+        tasks = TaskActions(projection, writer, placer)
+        duties = Reconciler(
+            bus=bus, store=store, projection=projection, gauges=gauges, writer=writer, placer=placer, runs=_Runs(),  # type: ignore[arg-type]  # stand-ins
+            node_lease_ms=plan.node_lease_ms, start_lease_ms=plan.start_lease_ms,
+        )  # fmt: skip
+        service.parts["api"] = Api(projection, tasks)
+        running = asyncio.ensure_future(duties.run())
+        stopping = asyncio.ensure_future(service.stop.wait())
+        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
 
     return Service(world, name, machine, main, restart_ns)
 

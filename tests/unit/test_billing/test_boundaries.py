@@ -265,7 +265,7 @@ def test_the_first_difference_is_named() -> None:
     odd.unbelieved["n"] = 1
     assert (
         verify(odd, log).first_difference
-        == "the views differ outside rows and balances (tariff, tiers, budgets, devices, utilization or findings)"
+        == "the views differ outside rows and balances (tariff, tiers, budgets, devices, utilization, holds or findings)"
     )
     assert not any(verify(view, log).ok for view in (behind, other, short, same, odd))
 

@@ -119,8 +119,9 @@ def test_items_have_a_budget_of_their_own() -> None:
     turns.put_back(first, 1, 0)
     assert turns.used("x", 0) == (1, 0)
     assert len(served(turns, 0)) == 2 and turns.used("x", 0) == (1, 2)
-    assert turns.late_ns("x", 0) == turns.wakeup_ns() == 1 and not turns.free("x", "y", 0) and turns.free("y", "y", 0)
-    assert len(served(turns, 1)) == 1 and turns.late_ns("x", 1) == SECOND, "it overdraws once"
+    assert turns.wakeup_ns() == 1 and not turns.free("x", "y", 0) and turns.free("y", "y", 0)
+    assert len(served(turns, 1)) == 1 and turns.wakeup_ns() is None and not turns.free("x", "y", SECOND), "it overdraws once"
+    assert turns.free("x", "y", SECOND + 1)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.integers(0, 400), st.integers(0, SECOND)), max_size=60))

@@ -9,7 +9,7 @@ import pytest
 
 from bus_schemas import faults
 from bus_schemas.session import OpenSession
-from services.server.admission import OpenQuotas, check_quota, check_request
+from services.server.admission import OpenQuotas, check_quota, check_request, quota_fault
 
 GOOD = OpenSession("s", "t", "", 0, (0,), 1 << 30)
 GIB = 1 << 30
@@ -85,10 +85,12 @@ def test_opens_are_limited_by_key_and_by_tenant_and_sessions_by_tenant() -> None
     quotas = OpenQuotas(4, keys=True)
 
     def refused(tenant: str, key: str, sessions: int, now_ns: int) -> tuple[str, int, int, int, bool] | None:
-        fault = quotas.refuse(tenant, key, sessions, now_ns)
-        if fault is None:
+        asked = quotas.refuse(tenant, key, sessions, now_ns)
+        if asked is None:
             quotas.opened(tenant, key, now_ns)
             return None
+        fault = quota_fault(asked)
+        assert asked.who in fault.message
         assert fault.excess is not None and fault.name == faults.QUOTA_REACHED
         return fault.excess.quota, fault.excess.limit, fault.excess.used, fault.excess.retry_after_ms, fault.fatal
 

@@ -57,7 +57,7 @@ class Device:
         names = tuple(blake3(chunk).digest() for chunk in chunks)
         for name, chunk, held in zip(names, chunks, self.content.have(session, names), strict=True):
             if not held:
-                assert self.staging.put(session, name, bytearray(chunk)) == ""
+                assert self.staging.put(session, name, bytearray(chunk)) is None
                 self.sent.append((session, name))
         upload = Upload(handle, len(data), chunks=names)
         assert self.content.missing(session, [upload]) == ()

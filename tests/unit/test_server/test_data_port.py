@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import select
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from blake3 import blake3
 
 from bus_schemas.dataport import Answer, Blob, Denied, Get, Had, Have, Hello, Put, Stored, Welcome, decode_answer
 from bus_schemas.frames import HEAD, frame
+from services.kit.keyring import Authority
+from services.kit.tls import certified_context
+from services.server.executor import data_port as module
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort, listen
 from services.server.executor.staging import Staging
@@ -200,3 +205,33 @@ def test_unauthenticated_clients_do_not_lock_out_others(dial: Dial) -> None:
     last = hello(dial(), "b")
     assert closed(strangers[0])
     assert serves(first) and serves(last)
+
+
+def test_a_chunk_that_does_not_come_in_time_ends_its_connection(dial: Dial, monkeypatch: pytest.MonkeyPatch) -> None:
+    peer = hello(dial())
+    monkeypatch.setattr(module, "_CHUNK_S", 0.3)
+    peer.sendall(frame(Put(ABC, 3)) + b"ab")
+    assert closed(peer)
+    peer = hello(dial())
+    peer.sendall(frame(Put(ABC, 3)) + b"abc")
+    assert answer(peer) == Stored(ABC)
+    assert not select.select([peer], [], [], 0.6)[0], "it came, and the connection stays"
+
+
+def test_of_handshakes_under_way_the_oldest_are_given_up(staging: Staging, tmp_path: Path) -> None:
+    """Silent connections, more than there may be in a handshake, keep none out that speaks, and hold no file."""
+    Authority.load_or_make(tmp_path / "ca").issue(tmp_path / "node", ["127.0.0.1"])
+    tls = certified_context(*(str(tmp_path / "node" / f"{part}.pem") for part in ("cert", "key")))
+    sockets = listen(tmp_path / "d", "127.0.0.1", 0)
+    port = DataPort(staging, Content(staging), sockets, "127.0.0.1", hello_s=60, tls=tls, connections_max=20)
+    port.start()
+    at = ("127.0.0.1", int(port.addresses[1].rsplit(":", 1)[1]))
+    silent = [socket.create_connection(at, timeout=60) for _ in range(30)]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(at, timeout=60) as raw, context.wrap_socket(raw) as peer:
+        hello(peer)
+        assert all(map(closed, silent[:25]))
+        assert not select.select(silent[-3:], [], [], 0)[0]
+    for connection in silent:
+        connection.close()

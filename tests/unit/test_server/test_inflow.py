@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bus_schemas.batch import LIMITS, Batch, encode_batch, pack_message
+from bus_schemas.quotas import Excess
+from scheduler.quotas import answer
 from scheduler.turns import TurnsConfig
 from services.server import inflow
 from services.server.inflow import BUDGET, Arrived, Inflow, Message
@@ -40,8 +42,15 @@ class Bench:
         monkeypatch.setattr(inflow, "read", noted)
 
     def put(self, session: str, data: bytes) -> str:
+        """The quota that drops it; else empty."""
         self._position += 1
-        return self.inflow.put(Message(self._position, "p", session, data))
+        refused = self.inflow.put(Message(self._position, "p", session, data))
+        return "" if refused is None else refused.quota
+
+    def excess(self, tenant: str) -> Excess | None:
+        """The answer to what waits."""
+        delayed = self.inflow.delayed(tenant, time.monotonic_ns())
+        return None if delayed is None else answer(delayed)
 
     def _take(self, message: Message, arrived: Arrived) -> None:
         self.arrived.append((message.session, arrived.batch.seq if arrived.batch is not None else 0, self._on_loop))
@@ -98,6 +107,27 @@ def test_a_session_keeps_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
     with_bench(monkeypatch, body)
 
 
+@pytest.mark.parametrize("body", [small, large], ids=["on the loop", "in the thread"])
+def test_a_failure_in_one_message_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch, body: Callable[[str, int], bytes]) -> None:
+    read_batch = inflow.read_batch
+
+    def failing(data: bytes, session: str) -> object:
+        if session == "bad":
+            raise ZeroDivisionError
+        return read_batch(data, session)
+
+    monkeypatch.setattr(inflow, "read_batch", failing)
+
+    async def run(bench: Bench) -> None:
+        bench.put("bad", body("bad", 1))
+        bench.put("a", large("a", 1))
+        bench.put("b", small("b", 1))
+        assert {session: seq for session, seq, _ in await bench.until(3)} == {"bad": 0, "a": 1, "b": 1}
+        assert bench.inflow.oldest_position() is None
+
+    with_bench(monkeypatch, run)
+
+
 def test_a_flood_of_one_tenant_costs_the_others_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """8 KB each on the bus, 8 MiB each to inflate: on the budget of their tenant, and beside those of another."""
 
@@ -141,12 +171,12 @@ def test_the_number_of_messages_has_a_budget_of_its_own(monkeypatch: pytest.Monk
         tiny = pack_message(encode_batch(Batch("a", 1, 1)))
         dropped = [bench.put("a", tiny) for _ in range(RATE * 4 + BUDGET.lane_items_max + RATE)]
         assert set(dropped) == {"", "messages"} and len(bench.arrived) < RATE * 5
-        excess = bench.inflow.excess("a", time.monotonic_ns())
+        excess = bench.excess("a")
         assert excess is not None and (excess.quota, excess.limit) == ("messages", RATE * 4) and excess.used >= RATE * 3
         assert 0 < excess.retry_after_ms <= 1 + 1000 * (BUDGET.lane_items_max + 1) // RATE
         assert bench.inflow.quotas(time.monotonic_ns(), bench.inflow.tenants())["messages"][0] > 0
         assert not bench.put("b", small("b", 1)) and bench.arrived[-1] == ("b", 1, True), "other tenants are not affected"
-        assert bench.inflow.excess("b", time.monotonic_ns()) is None
+        assert bench.excess("b") is None
         await bench.until(dropped.count("") + 1)
 
     with_bench(monkeypatch, body, inflow.inflow_budget(RATE))

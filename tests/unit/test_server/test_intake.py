@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bus_schemas.batch import LIMITS, Batch, Limits, Read, Upload, encode_batch, pack_message
-from services.server.intake import Bad, content_digest, cost_of, read_batch, small_body
+from services.server.intake import NAMED_BODY_BYTES_MAX, Bad, content_digest, cost_of, read_batch, small_body
 
 GOOD = Batch("s", 1, 1, program=bytes(32), dims=bytes(32), scalars=(1, 2.5, (0.0, 1.0)), handles=b"h")
 
@@ -270,4 +270,7 @@ def test_a_small_batch_is_read_at_once_and_others_are_not_inflated_for_it() -> N
 
 def test_the_cost_of_a_batch_is_its_bytes_and_its_elements() -> None:
     assert cost_of(GOOD, 100) == 100 + 3 * 64
-    assert cost_of(msgspec.structs.replace(GOOD, uploads=(Upload(1, 8, b"", (b"c" * 32,) * 10),)), 1000) == 1000 + 14 * 64
+    assert cost_of(msgspec.structs.replace(GOOD, uploads=(Upload(1, 8, b"", (b"c" * 32,) * 10),)), 1000) == 1000 + 22 * 64
+    named, large = (msgspec.structs.replace(GOOD, program_body=bytes(size)) for size in (NAMED_BODY_BYTES_MAX, NAMED_BODY_BYTES_MAX + 1))
+    assert cost_of(named, 100) == cost_of(GOOD, 100) + 8 * NAMED_BODY_BYTES_MAX, "the node names its operations"
+    assert cost_of(large, 100) == cost_of(GOOD, 100)

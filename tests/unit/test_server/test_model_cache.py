@@ -13,7 +13,9 @@ from blake3 import blake3
 from bus_schemas.batch import LIMITS
 from bus_schemas.dataport import Denied, Forget, Forgotten, Get, Had, Have, Keep, Kept, Listed, Models
 from bus_schemas.model_cache import ModelManifest, ModelTensor, OpenModelCache, encode_manifest
+from bus_schemas.quotas import Excess
 from services.kit.at_rest import FileKeyWrap, read_key_wrap
+from services.server.executor import model_cache as module
 from services.server.executor.content import Content
 from services.server.executor.model_cache import CacheError, CachePort, ModelCache
 from services.server.executor.staging import Staging
@@ -103,7 +105,7 @@ def test_a_damaged_chunk_is_never_served_and_comes_back(cache: ModelCache, tmp_p
     content.open("s", "a", engine.open_space())
     assert content.have("s", (name(b"x" * 100),)) == b"\0", "so the client sends it"
     assert cache.missing("a", cache.models("a")[0]) == 1
-    assert content.put("s", name(b"x" * 100), bytearray(b"x" * 100)) == ""
+    assert content.put("s", name(b"x" * 100), bytearray(b"x" * 100)) is None
     assert cache.missing("a", cache.models("a")[0]) == 0
     assert cache.chunk("a", name(b"x" * 100)) == b"x" * 100
 
@@ -215,8 +217,9 @@ def test_a_domain_has_its_part_of_the_cache_and_gets_back_what_it_deletes(tmp_pa
     add(cache, "a", "base", x=b"x" * 60)
     cache.recount()  # as another connection does
     cache.put("a", name(b"y" * 40), bytearray(b"y" * 40))
-    with pytest.raises(CacheError, match=r"a has used 100 of 100 bytes in the model cache \(quota stored_bytes\); delete a model"):
+    with pytest.raises(CacheError, match=r"a has used 100 of 100 bytes in the model cache \(quota stored_bytes\); delete a model") as full:
         cache.put("a", name(b"z"), bytearray(b"z"))
+    assert full.value.denied.excess == Excess("stored_bytes", 100, 100, 5_000)
     add(cache, "b", "base", x=b"x" * 100)
     again = ModelCache(tmp_path, 1000, 100)
     assert (cache.domain_bytes("a"), again.domain_bytes("a"), again.domain_bytes("b")) == (100, 60, 100)
@@ -228,6 +231,27 @@ def test_a_domain_has_its_part_of_the_cache_and_gets_back_what_it_deletes(tmp_pa
     cache.forget("a", "base")
     add(cache, "a", "more", x=b"x" * 90)
     assert cache.domain_bytes("a") == 90
+
+
+def test_chunks_of_a_byte_and_models_without_bytes_are_bounded_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk takes a block of the disk, and a list of tensors is no chunk."""
+    monkeypatch.setattr(module, "_CHUNKS_MIN", 3)
+    monkeypatch.setattr(module, "_MODELS_MAX", 2)
+    cache = ModelCache(tmp_path, 1000, 1000)
+    add(cache, "a", "base", x=b"x", y=b"y")
+    cache.put("a", name(b"z"), bytearray(b"z"))
+    with pytest.raises(CacheError, match="a has 3 chunks in the model cache: delete a model"):
+        cache.put("a", name(b"w"), bytearray(b"w"))
+    cache.put("b", name(b"w"), bytearray(b"w"))
+    cache.abandon("a", [name(b"z")])
+    cache.put("a", name(b"w"), bytearray(b"w"))
+    cache.keep("a", manifest("empty"))
+    cache.keep("a", manifest("empty"))
+    with pytest.raises(CacheError, match="a has 2 models in the cache, 2 may be"):
+        cache.keep("a", manifest("more"))
+    monkeypatch.setattr(module, "_MANIFESTS_BYTES_MAX", 10)
+    with pytest.raises(CacheError, match="lists of tensors of 0 MiB together"):
+        cache.keep("b", manifest("first"))
 
 
 @pytest.mark.parametrize(
