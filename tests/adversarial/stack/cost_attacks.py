@@ -262,7 +262,7 @@ async def changes_without_end(by: Attacker) -> None:
 
 @ATTACKS
 async def journals_run_again_for_forty_callers(by: Attacker) -> None:
-    """The story of a task costs a process: few run at a time, and others are notified to come again."""
+    """The story of a task costs a process: few run at a time, and others are asked to come again."""
     tasks = json.loads(by.rest("GET", "/api/v1/tasks?limit=40")[1])["items"]
     paths = [f"/api/v1/tasks/{task['id']}/{what}" for task in tasks for what in ("waits", "timeline")] * 2
 
