@@ -475,6 +475,7 @@ def replaced() -> Iterator[None]:
             (accounting, "boot_id", _boot_id),
             (follow, "HEARTBEAT_S", 4.0),
             (follow, "_SILENCE_S", 10.0),
+            (follow, "_PASSED_MIN", 8),
             (reconciler, "_TICK_S", 0.5),
             (billing_projection, "write_atomically", _write_atomically),
         ):

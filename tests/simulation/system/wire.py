@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -279,12 +279,12 @@ def id_of(process: Process) -> str:
 class _Consumer:
     __slots__ = ("delivered", "follow", "heard_ns", "nats", "next", "stream", "subscription", "words")
 
-    def __init__(self, nats: Nats, subscription: _Subscription, follow: Follow, stream: _Stream) -> None:
+    def __init__(self, nats: Nats, subscription: _Subscription, follow: Follow, stream: _Stream, among: Sequence[str]) -> None:
         self.nats, self.subscription, self.follow, self.stream = nats, subscription, follow, stream
         self.next = follow.from_position
         self.delivered = 0
         self.heard_ns = 0
-        self.words = follow.subject.split(".") if follow.subject else []
+        self.words = [subject.split(".") for subject in among or [follow.subject] if subject]
 
 
 class _Stream:
@@ -504,14 +504,14 @@ class Broker:
             return None
         return StreamAbout(stream.made, stream.last, stream.last_among(asked.subject) if asked.subject else 0)
 
-    def follow(self, nats: Nats, asked: Follow) -> Following | None:
+    def follow(self, nats: Nats, asked: Follow, among: Sequence[str] = ()) -> Following | None:
         stream = self.streams.get(asked.stream)
         if stream is None:
             return None
         subscription = next((one for one in nats.subscriptions if one.pattern == asked.inbox), None)
         if subscription is None:
             return Following(0)
-        consumer = _Consumer(nats, subscription, asked, stream)
+        consumer = _Consumer(nats, subscription, asked, stream, among)
         consumer.heard_ns = self.world.now_ns
         stream.consumers.append(consumer)
         pending = self._pending(consumer)
@@ -524,7 +524,8 @@ class Broker:
             stream.consumers = [consumer for consumer in stream.consumers if consumer.follow.consumer != asked.consumer]
 
     def _wanted(self, consumer: _Consumer, at: int) -> bool:
-        return not consumer.words or _matches(consumer.words, consumer.stream.messages[at - 1][0].subject)
+        subject = consumer.stream.messages[at - 1][0].subject
+        return not consumer.words or any(_matches(words, subject) for words in consumer.words)
 
     def _pending(self, consumer: _Consumer) -> int:
         """How many messages it has not been sent."""
@@ -570,8 +571,8 @@ class Consumers:
     async def about(self, asked: AboutStream) -> StreamAbout:
         return _found(await self._ask(lambda broker: broker.about(asked)))
 
-    async def follow(self, asked: Follow) -> Following:
-        return _found(await self._ask(lambda broker: broker.follow(self._nats, asked)))
+    async def follow(self, asked: Follow, among: Sequence[str] = ()) -> Following:
+        return _found(await self._ask(lambda broker: broker.follow(self._nats, asked, among)))
 
     async def unfollow(self, asked: Unfollow) -> None:
         await self._ask(lambda broker: broker.unfollow(asked) or True)
