@@ -315,7 +315,7 @@ def admitted(stack: SecureStack, seeds: Path) -> bool:
         try:
             async with line(stack, seed=read_seeds(seeds)[0]):
                 return True
-        except nats.errors.Error:
+        except (nats.errors.Error, OSError):  # nats-py writes to a connection that the bus has ended
             return False
 
     return asyncio.run(once())
