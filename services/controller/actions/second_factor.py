@@ -65,7 +65,7 @@ class SecondFactor:
         name = by.identity.name
         known = self._log.view.users.get(name)
         if known is None or not known.fact.password_hash:
-            raise OutOfState("a second factor stands beside a password, and you have none")
+            raise OutOfState("a second factor belongs to a password, and you have none")
         if known.stored.totp:
             raise OutOfState(_ENROLLED)
         await self._access.checker.password(name, password, by.source)
