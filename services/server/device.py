@@ -86,13 +86,14 @@ _NODE_RESTARTED: Final = "node_restarted"
 
 
 class Device:
-    """``send_done(session, encoded Done)`` reaches the session. Lives on the server's event loop."""
+    """``send_done(session, encoded Done)`` reaches the session; ``settings(domain)``: of an executor for this trust domain, or for all
+    (empty). Lives on the server's event loop."""
 
     def __init__(
         self,
         *,
         gpu: int,
-        settings: ExecutorSettings,
+        settings: Callable[[str], ExecutorSettings],
         accounting: Accounting,
         config: core.DispatchConfig,
         log_factory: Callable[[], DispatchLog],
@@ -123,7 +124,10 @@ class Device:
         self._counters = counters
         self._send_done = send_done
         self._tracing = tracing
-        self._executor = ExecutorProcess(settings, self._on_report, self._on_lost)
+        self._settings = settings
+        self._executor = ExecutorProcess(settings(""), self._on_report, self._on_lost)
+        self.domain = ""
+        """The trust domain that the executor is for; empty: any."""
         self._warm: LruDict[tuple[str, bytes, bytes], None] = LruDict(_WARM_MAX)
         """(code domain, program, dims) that the executor has ready: their batches need not be prepared first."""
         self._page: StopPage | None = None
@@ -595,13 +599,24 @@ class Device:
     def _note(self) -> None:
         self._accounting.note(lambda report: self._executor.send(Confirm(report)))
 
-    # -- the executor died ---------------------------------------------------------------------------------------------------------
+    # -- another executor ----------------------------------------------------------------------------------------------------------
 
-    def _on_lost(self) -> None:
-        """The executor's memory is lost, and a new executor is started. Clients may open their sessions again, and repeat their batches."""
-        fault = EXECUTOR_OUT_OF_MEMORY if self._executor.exceeded_memory else EXECUTOR_LOST
-        self._log.error("executor lost", gpu=self.gpu, sessions=len(self.sessions), reason=fault.message)
-        self._counters.restarts += 1
+    def change_domain(self, domain: str) -> None:
+        """Serve this trust domain from now on, in a new process. No session is open."""
+        self._log.info("a process for another trust domain is started", gpu=self.gpu)
+        self.domain = domain
+        self._accounting.settle(in_flight=False)
+        self._note()
+        self._detach()
+        self._restarting = asyncio.get_running_loop().create_task(self._replace(), name=f"replace {self.gpu}")
+
+    async def _replace(self) -> None:
+        await self._executor.stop()
+        self._executor = ExecutorProcess(self._settings(self.domain), self._on_report, self._on_lost)
+        await self._restart()
+
+    def _detach(self) -> None:
+        """The executor has ended, or is to end: what was known of it is forgotten."""
         self.attached = None
         self._alarm.set(None)
         if self._page is not None:
@@ -613,6 +628,17 @@ class Device:
             future.set_exception(StartError("the device's executor ended; try again"))
             future.exception()  # mark it retrieved: the request may have been abandoned
         self._opening.clear()
+        self._dispatch.close()
+        self._dispatch = self._log_factory()
+
+    # -- the executor died ---------------------------------------------------------------------------------------------------------
+
+    def _on_lost(self) -> None:
+        """The executor's memory is lost, and a new executor is started. Clients may open their sessions again, and repeat their batches."""
+        fault = EXECUTOR_OUT_OF_MEMORY if self._executor.exceeded_memory else EXECUTOR_LOST
+        self._log.error("executor lost", gpu=self.gpu, sessions=len(self.sessions), reason=fault.message)
+        self._counters.restarts += 1
+        self.attached = None
         now_ns = time.monotonic_ns()
         for name, session in list(self.sessions.items()):
             self._send_done(name, encode_done(Done(name, 0, fault=fault)))
@@ -623,8 +649,7 @@ class Device:
             self._lose(session, self._accounting.lost(name, now_ns), now_ns)
             self.gate.forget(session)
             del self.sessions[name]
-        self._dispatch.close()
-        self._dispatch = self._log_factory()
+        self._detach()
         if not self._stopping:
             self._restarting = asyncio.get_running_loop().create_task(self._restart(), name=f"restart {self.gpu}")
 

@@ -107,7 +107,7 @@ class Node:
         folder, lane = settings.data_dir / "dispatch", self._journal.lane(gpu, DISPATCH)
         return Device(
             gpu=gpu,
-            settings=settings.executor(gpu, run_dir),
+            settings=partial(settings.executor, gpu, run_dir),
             accounting=Accounting(self._node, gpu, facts, self._position, self._allowances),
             config=settings.dispatch,
             log_factory=lambda: DispatchLog(folder, gpu, facts.epoch, lane),
@@ -124,6 +124,7 @@ class Node:
         await self._bus.ensure_streams(self._node)
         for device in self._devices:
             await device.start()
+            device.domain = next((self._domain(record.terms.tenant) for record in device.records), "")
         self._facts.record("node", self._node, [self._registered()])
         for device in self._devices:
             device.announce()
@@ -323,6 +324,10 @@ class Node:
         opened = self._find(request.session)
         return _encode(self._opened(opened[1].record if opened is not None else record))
 
+    def _domain(self, tenant: str) -> str:
+        """Whose process a device needs for a session of the tenant; empty: any."""
+        return self._settings.trust.domain(tenant) if self._settings.executor_per_domain else ""
+
     def _sessions_of(self) -> Counter[str]:
         """Open sessions by tenant."""
         return Counter(record.terms.tenant for device in self._devices for record in device.records)
@@ -406,6 +411,13 @@ class Node:
             return fault
         held = [*device.records, *(lost.record for lost in device.lost.values())]  # a lost one is about to be opened again
         others = [record for record in held if record.session not in (request.session, request.replaces)]
+        domain = self._domain(request.tenant)
+        if any(self._domain(other.terms.tenant) != domain for other in others):
+            text = f"device {gpu} serves another trust domain until its sessions are over; wait, or use another device"
+            return Fault(faults.DEVICE_TAKEN, text, fatal=False)
+        if device.domain != domain:
+            device.change_domain(domain)
+            return Fault(faults.NODE_FAULT, f"device {gpu} starts a process for this trust domain; try again", fatal=False)
         if any(other.terms.exclusive for other in others) or (request.exclusive and others):
             return Fault(faults.DEVICE_TAKEN, f"device {gpu} is held by another task, and one of the two wants it exclusively")
         return None

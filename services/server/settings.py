@@ -128,6 +128,7 @@ class Settings:
     at_rest_key_file: str = ""
     sandbox: bool = True
     executor_user: tuple[int, int] | None = None
+    executor_per_domain: bool = False
     limits: Limits = field(default_factory=Limits)
 
     @staticmethod
@@ -145,7 +146,8 @@ class Settings:
             raise SettingError(f"NODE_GROUPS: at most {GROUPS_MAX} groups, of at most {NAME_CHARS_MAX} characters each")
         address = env.get("NODE_ADDRESS") or "127.0.0.1"
         backend = env.get("WOOLY_BACKEND") or "host"
-        model_cache_mb = integer(env, "WOOLY_MODEL_CACHE_MB")
+        per_domain = bool(integer(env, "WOOLY_EXECUTOR_PER_DOMAIN"))
+        model_cache_mb = 0 if per_domain else integer(env, "WOOLY_MODEL_CACHE_MB")
         authentication = bool(env.get("WOOLY_API_KEY") or env.get("WOOLY_API_KEY_FILE"))
         data_dir = Path(env.get("WOOLY_DATA_DIR") or "~/.local/share/wooly/server").expanduser()
         return Settings(
@@ -181,6 +183,7 @@ class Settings:
             at_rest_key_file=_at_rest_key_file(env),
             sandbox=bool(integer(env, "WOOLY_SANDBOX")),
             executor_user=_executor_user(env),
+            executor_per_domain=per_domain,
             limits=Limits(
                 integer(env, "WOOLY_EXECUTOR_MEMORY_MB") << 20,
                 integer(env, "WOOLY_EXECUTOR_PROCESSES"),
@@ -188,15 +191,17 @@ class Settings:
             ),
         )
 
-    def executor(self, gpu: int, run_dir: Path) -> ExecutorSettings:
-        """The settings of the executor of device ``gpu``."""
+    def executor(self, gpu: int, run_dir: Path, domain: str = "") -> ExecutorSettings:
+        """The settings of the executor of device ``gpu``, which serves all trust domains (empty) or one: then no other one's reads what it
+        writes."""
+        own = f"domain-{hashlib.sha256(domain.encode()).hexdigest()[:16]}" if domain else ""
         everywhere = self.data_host in ("0.0.0.0", "::")
         return ExecutorSettings(
             gpu=gpu,
             backend=self.backend,
             threads=max(1, self.threads // self.devices),
             vram_bytes=self.vram_bytes,
-            cache_dir=str(self.cache_dir if self.executor_user is None else self.cache_dir / f"user-{self.executor_user[0]}"),
+            cache_dir=str(self.cache_dir / ("" if self.executor_user is None else f"user-{self.executor_user[0]}") / own),
             socket=str(run_dir / f"x{gpu}"),
             data_socket=str(run_dir / f"d{gpu}"),
             data_host=self.data_host,
@@ -209,7 +214,7 @@ class Settings:
             model_cache_bytes=self.model_cache_bytes,
             tenant_model_cache_bytes=self.tenant_model_cache_bytes,
             at_rest_key_file=self.at_rest_key_file,
-            memory=msgspec.structs.replace(self.memory, swap_dir=str(Path(self.memory.swap_dir) / f"gpu{gpu}")),
+            memory=msgspec.structs.replace(self.memory, swap_dir=str(Path(self.memory.swap_dir) / f"gpu{gpu}" / own)),
             staged_bytes=min(QUOTAS["staged_bytes"].limit, (_machine_mb() // 4) << 20),
             tls_files=self.tls_files,
             sandbox=self.sandbox,

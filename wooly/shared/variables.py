@@ -201,6 +201,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "Batches of one tenant that the node reads each second; four times as many at once.",
     ),
     _number(
+        "WOOLY_EXECUTOR_PER_DOMAIN", 0, 0, 1, _NODE,
+        "1: a device serves one trust domain at a time, in a process of its own with its own files, and there is no model cache.",
+    ),
+    _number(
         "WOOLY_SANDBOX", 1, 0, 1, _NODE,
         "0: what runs and compiles tenants' programs may use files and network like the node's user; not the compiler of `host`.",
     ),

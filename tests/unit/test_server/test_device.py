@@ -44,7 +44,7 @@ class Bench:
         lane = journal.lane(0, DISPATCH)
         self.device = Device(
             gpu=0,
-            settings=executor_settings(folder),
+            settings=lambda domain: executor_settings(folder),
             accounting=Accounting("n", 0, facts, lambda: ("", 0), Allowances(time.time_ns, time.monotonic_ns)),
             config=DispatchConfig(parked_batches_max=2),
             log_factory=lambda: DispatchLog(folder / "dispatch", 0, 1, lane),
