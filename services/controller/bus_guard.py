@@ -24,6 +24,7 @@ import msgspec
 from bus_schemas.access import WHO_ALL, WHO_CHANGED, Principal, WhoIs
 from bus_schemas.events import Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
 from bus_schemas.limits import MALFORMED
+from services.controller.attestation import ATTESTATION_VARIABLE, Attestation
 from services.controller.consumer_proxy import ConsumerProxy
 from services.controller.log_projection import LogProjection
 from services.kit import nats_jwt
@@ -68,6 +69,8 @@ class BusGuard:
         self._look = asyncio.Event()
         self._nodes: set[str] = set()
         self.connections_max = integer(os.environ, "WOOLY_KEY_CONNECTIONS_MAX")
+        attestation = os.environ.get(ATTESTATION_VARIABLE, "").strip()
+        self._attestation = Attestation(attestation) if attestation else None
         #: by key: those that the bus listed last, and those admitted since
         self.connections: Counter[str] = Counter()
         self._consumer_proxy = ConsumerProxy(bus, projection)
@@ -136,6 +139,8 @@ class BusGuard:
         granted = of_key(who)
         if granted is None:
             raise AccessError(f"a key with role {who.role} has no business on the bus")
+        if who.node and self._attestation is not None:
+            await self._attestation.check(who.node, who.key, source)
         if who.node and who.node not in self._nodes:
             await self._bus.ensure_stream(batch_stream_config(who.node))  # nodes may not make streams
             self._nodes.add(who.node)

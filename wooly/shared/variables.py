@@ -143,6 +143,10 @@ VARIABLES: Final[tuple[Variable, ...]] = (
         "WOOLY_GUARD_DIR", "path", "no auth callout", _CONTROLLER,
         "The folder with `guard.nk` and `issuer.nk`: the controller then answers the authentication callout of the bus.",
     ),
+    Variable(
+        "WOOLY_NODE_ATTESTATION", "command", "the key is enough", _CONTROLLER,
+        "A command that decides whether a node may connect: it reads its id, key id and address as JSON, and accepts with exit code 0.",
+    ),
     Variable("WOOLY_AUDIT_KEY", "path", "no exports", _CONTROLLER, "The Ed25519 key (PEM) that signs exports of audit records."),
     Variable(
         "WOOLY_AUDIT_SYSLOG", "path or host:port", "no syslog", _CONTROLLER,
