@@ -629,8 +629,7 @@ def _begun_ns(lost: Session | None) -> int:
     session's whose place that one took, if it was not beyond it."""
     if lost is None:
         return 0
-    own_ns = lost.begun_ns if lost.seq_done >= lost.record.replayed else 0
-    return max(own_ns, lost.record.begun_ns if lost.seq_done <= lost.record.replayed else 0)
+    return max(lost.begun_ns, lost.record.begun_ns if lost.seq_done <= lost.record.replayed else 0)
 
 
 def _elsewhere(lost: Session | None, request: OpenSession) -> bool:

@@ -119,6 +119,13 @@ def test_slices_of_a_batch_that_was_not_over_on_a_lost_node_are_charged_once() -
     assert outcome.counts["sessions built again"] == 2
 
 
+def test_slices_of_the_first_program_are_charged_once_when_the_machine_fails() -> None:
+    """Two sessions take turns with their first programs, behind uploads, when the accounts are taken and the machine fails."""
+    scripts = [replace(_script(f"client-{at}", cost_ms=900, think_ns=0, runs=2), vram_mb=8) for at in range(2)]
+    outcome = _run(_plan(*scripts, faults=(_fault("fail node", 1700 * MS, S),)))
+    assert outcome.counts["sessions built again"] == 2
+
+
 def test_a_server_that_stops_leaves_lost_sessions_to_the_next() -> None:
     """The machine of the node fails; before the client builds its session again, the server is stopped."""
     faults = (_fault("fail node", 1500 * MS, 500 * MS), _fault("stop client", 1400 * MS, 4 * S), _fault("end server", 3200 * MS))
