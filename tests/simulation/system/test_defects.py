@@ -132,6 +132,11 @@ def test_a_server_that_stops_leaves_lost_sessions_to_the_next() -> None:
     _run(_plan(_script(), faults=faults))
 
 
+def test_a_lost_session_is_kept_while_the_server_is_stopped() -> None:
+    """The executor dies, and the server is stopped for longer than the lease: it heard no client, so none was silent."""
+    _run(_plan(_script(), faults=(_fault("kill executor", 1450 * MS), _fault("stop server", 1600 * MS, 16 * S))))
+
+
 def test_a_client_knows_no_session_that_the_next_server_would_not() -> None:
     """The node's disk is slow, and its machine fails just when a client hears that its session is opened, in the place of a lost one."""
     opened: list[Message] = []
