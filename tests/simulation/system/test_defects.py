@@ -132,6 +132,19 @@ def test_a_server_that_stops_leaves_lost_sessions_to_the_next() -> None:
     _run(_plan(_script(), faults=faults))
 
 
+def test_a_client_whose_data_port_knows_no_session_asks_the_node() -> None:
+    """The executor dies while its client is idle, and what the node says of it is lost; the next upload is refused."""
+    uploads = tuple(Step("upload", 10 + at, nbytes=100, salt=at) for at in range(3))
+    script = _script(think_ns=700 * MS, runs=6)
+    script = replace(script, steps=(*script.steps[:-1], *uploads, script.steps[-1]))
+
+    def memory_lost(message: Message) -> bool:
+        return message.subject.endswith(".done") and b"MemoryLost" in message.data
+
+    plan = replace(_plan(script, faults=(_fault("kill executor", 5700 * MS),)), lease_ms=30_000)
+    _run(plan, _once(memory_lost))
+
+
 def test_a_lost_session_is_kept_while_the_server_is_stopped() -> None:
     """The executor dies, and the server is stopped for longer than the lease: it heard no client, so none was silent."""
     _run(_plan(_script(), faults=(_fault("kill executor", 1450 * MS), _fault("stop server", 1600 * MS, 16 * S))))
