@@ -141,7 +141,7 @@ def test_a_client_whose_data_port_knows_no_session_asks_the_node() -> None:
     def memory_lost(message: Message) -> bool:
         return message.subject.endswith(".done") and b"MemoryLost" in message.data
 
-    plan = replace(_plan(script, faults=(_fault("kill executor", 5700 * MS),)), lease_ms=30_000)
+    plan = replace(_plan(script, faults=(_fault("kill executor", 6000 * MS),)), lease_ms=30_000)
     _run(plan, _once(memory_lost))
 
 
