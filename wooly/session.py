@@ -726,6 +726,7 @@ class Session:
     def _moved(self, session: str) -> bool:
         """Whether the node lost this session, which its data port may know a moment before we do."""
         until_s = time.monotonic() + _RUMOUR_S
+        self._bus.post(self._shaken.set)  # what it said may be lost: ask now
         with self._state:
             while self._rebuild.lost != session and self._info.session == session and self._log.whole and self._fault is None:
                 if time.monotonic() > until_s or self._opening is None:

@@ -152,6 +152,7 @@ class Accounting:
         self._report = done.index
         account = self.meter.accounts.get(done.session)
         repeats = account is not None and done.seq <= account.replayed
+        resumes = account is not None and not repeats and account.seq_done <= account.replayed  # the first batch with a launch that is new
         if account is not None:
             account.seq_done = max(account.seq_done, done.seq if done.launches else 0)
             charged_ns = 0 if repeats and account.recover_ns else done.core_ns
@@ -168,7 +169,7 @@ class Accounting:
             resident_bytes=done.resident_bytes,
             others=done.others,
             repeats=repeats,
-            resumes=account is not None and done.seq == account.replayed + 1,
+            resumes=resumes,
         )
 
     def compiled(self, report: Compiled) -> None:

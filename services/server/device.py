@@ -173,7 +173,7 @@ class Device:
                 elsewhere=account.elsewhere,
                 begun_ns=account.resume_ns_max,
             )
-            self._lose(Session(record, account.seq_done, reason=_NODE_RESTARTED), account, now_ns)
+            self._lose(Session(record, account.seq_done, reason=_NODE_RESTARTED), account)
         self._accounting.lost_accounts.clear()
 
     def announce(self) -> None:
@@ -254,8 +254,8 @@ class Device:
         self._accounting.opened(record, in_flight=self._dispatch.state.in_flight > 0)
         self._note()
 
-    def _lose(self, session: Session, account: Account, now_ns: int) -> None:
-        session.lost_ns, session.recover_ns, session.begun_ns = now_ns, recoverable_ns(account), account.begun_ns
+    def _lose(self, session: Session, account: Account) -> None:
+        session.silent_ns, session.recover_ns, session.begun_ns = 0, recoverable_ns(account), account.begun_ns
         self.put_back(session)
 
     def claim_lost(self, name: str, terms: TaskTerms, principal: str) -> Session | None:
@@ -558,13 +558,15 @@ class Device:
     def tick(self, lease_ns: int, unlinked_lease_ns: int, since_ns: int) -> None:
         """Reap silent sessions and settle the books. ``unlinked_lease_ns``: the lease of a client without a connection to the data port;
         ``since_ns``: the time since the last tick."""
-        now_ns = time.monotonic_ns()
-        for session in [lost for lost in self.lost.values() if now_ns - lost.lost_ns > lease_ns]:
-            self.end_lost(session)
+        listened_ns = min(since_ns, _LISTENED_NS_MAX)
+        for session in list(self.lost.values()):
+            session.silent_ns += listened_ns
+            if session.silent_ns > lease_ns:
+                self.end_lost(session)
         if self.attached is None:
             return
         for session in list(self.sessions.values()):
-            session.silent_ns += min(since_ns, _LISTENED_NS_MAX)
+            session.silent_ns += listened_ns
             silent_ns_max = min(lease_ns, unlinked_lease_ns) if session.unlinked else lease_ns
             if session.silent_ns > silent_ns_max and self._waits_for_client(session):
                 self._log.info("lease ran out", **session.record.about)
@@ -646,7 +648,7 @@ class Device:
                 self._end(session, _EXECUTOR_LOST, failed=True)
                 continue
             session.reason = _EXECUTOR_LOST
-            self._lose(session, self._accounting.lost(name, now_ns), now_ns)
+            self._lose(session, self._accounting.lost(name, now_ns))
             self.gate.forget(session)
             del self.sessions[name]
         self._detach()

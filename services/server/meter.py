@@ -69,9 +69,10 @@ class Account(msgspec.Struct, array_like=True):
     displaced_launches: int = 0
     """What these used, of the totals."""
     begun_ns: int = 0
-    """Core time, of the totals, of the slices of the batch after ``seq_done``, which is not over."""
+    """Core time, of the totals, of the slices of the last batch, which is not over and repeats none."""
     resume_ns: int = 0
-    """Core time that the batch after ``replayed`` may still repeat without a charge, for slices of it were charged before."""
+    """Core time that the first batch with a launch after ``replayed`` may still repeat without a charge, for slices of it were charged
+    before."""
     resume_ns_max: int = 0
     """The same when the session was opened."""
 

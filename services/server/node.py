@@ -287,7 +287,7 @@ class Node:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=fault))
         known = self._find(request.session)
         if known is not None:  # the answer to an earlier try was lost
-            return _encode(self._opened(known[1].record))
+            return await self._answer_open(known[1].record)
         gpu = request.gpus[0] if request.gpus else 0
         device = self._devices[gpu]
         replaced = device.claim_lost(request.replaces, request.terms, principal)
@@ -317,11 +317,15 @@ class Node:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=fault))
         if replaced is not None:
             device.end_lost(replaced)
-        if not await self._facts.durable():  # else the next server would not know a session that its client does
-            text = "the node's journal cannot be written; it is being restarted; try again"
-            return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, text, fatal=False)))
         self._log.info("session opened", **record.about, gpu=gpu, priority=record.terms.priority)
-        opened = self._find(request.session)
+        return await self._answer_open(record)
+
+    async def _answer_open(self, record: SessionRecord) -> bytes:
+        """The answer for an open session, once the journal has it: else the next server would not know a session that its client does."""
+        if not await self._facts.durable():
+            text = "the node's journal cannot be written; it is being restarted; try again"
+            return _encode(SessionOpened(record.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, text, fatal=False)))
+        opened = self._find(record.session)
         return _encode(self._opened(opened[1].record if opened is not None else record))
 
     def _domain(self, tenant: str) -> str:
@@ -686,8 +690,7 @@ def _begun_ns(lost: Session | None) -> int:
     session's whose place that one took, if it was not beyond it."""
     if lost is None:
         return 0
-    own_ns = lost.begun_ns if lost.seq_done >= lost.record.replayed else 0
-    return max(own_ns, lost.record.begun_ns if lost.seq_done <= lost.record.replayed else 0)
+    return max(lost.begun_ns, lost.record.begun_ns if lost.seq_done <= lost.record.replayed else 0)
 
 
 def _elsewhere(lost: Session | None, request: OpenSession) -> bool:

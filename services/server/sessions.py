@@ -151,8 +151,6 @@ class Session:
     leaving_ns: int = 0
     #: How its script ended, once that is known.
     outcome: Outcome | None = None
-    #: When the executor lost its memory, monotonic.
-    lost_ns: int = 0
     #: Core time that is not charged to the session that takes its place.
     recover_ns: int = 0
     #: Core time of the slices of the batch after ``seq_done``, which was not over.

@@ -128,6 +128,8 @@ class Executor:
         self.pid = node.world.processes.index(self.process) + 1000
         self.page = _Page(self)
         self.server: ExecutorProcess | None = None
+        self.connecting: list[ExecutorProcess] = []
+        """Servers that are not answered yet."""
         self.tenants: dict[str, _Tenant] = {}
         self.results: deque[Executed] = deque()
         self._index = 0
@@ -145,6 +147,7 @@ class Executor:
         self._work()
 
     def _attach(self, server: ExecutorProcess) -> None:
+        self.connecting.remove(server)
         if server.process.dead:
             return
         self.server = server
@@ -169,13 +172,15 @@ class Executor:
             self.world.after(int(self.node.orphan_s * S), self.process, self._orphan, self._alone_ns)
 
     def _orphan(self, since_ns: int) -> None:
+        if any(not server.process.dead for server in self.connecting):
+            return
         if since_ns and self.server is None and self._alone_ns == since_ns:
             self.world.counts["executors that ended alone"] += 1
             self.process.kill()
 
     def _ended(self) -> None:
-        server, self.server = self.server, None
-        if server is not None:
+        servers, self.server = [*([self.server] if self.server is not None else []), *self.connecting], None
+        for server in servers:
             self.world.after(MS, server.process, server.lost, self)
         self.node.broken(self)
 
@@ -504,6 +509,7 @@ class ExecutorProcess:
         assert executor is not None
         self._is_attached = False
         self._attached = self.process.loop.create_future()
+        executor.connecting.append(self)
         self.process.world.after(MS, executor.process, executor.attach, self)
         self.process.on_end.append(lambda: executor.process.dead or executor.left(self))
         try:

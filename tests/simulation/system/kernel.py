@@ -39,6 +39,7 @@ __all__ = [
 US: Final = 1_000
 MS: Final = 1_000_000
 S: Final = 1_000_000_000
+_sleep: Final = time.sleep
 _EPOCH_NS: Final = 1_700_000_000 * S
 """Unix time at the start of every seed."""
 
@@ -389,8 +390,10 @@ class World:
         return _EPOCH_NS + self.now_ns + (self.current.machine.skew_ns if self.current is not None else 0)
 
     def sleep(self, seconds: float) -> None:
-        assert self.fiber is not None, "only threads sleep"
-        self.fiber.block(seconds)
+        if self.fiber is None:
+            _sleep(seconds)  # a thread of the test runner
+        else:
+            self.fiber.block(seconds)
 
 
 _worlds: Final[list[World]] = []

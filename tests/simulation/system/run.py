@@ -158,7 +158,8 @@ class System:
             case ["cut", "bus"]:
                 self._cut("bus", names[1 + fault.which % (len(names) - 1)], fault)
             case ["set", "clock"]:
-                self.machines[names[fault.which % len(names)]].skew_ns += fault.amount * S
+                kept = [name for name in names if name not in ("c0", "c1")]  # controllers compare their times
+                self.machines[kept[fault.which % len(kept)]].skew_ns += fault.amount * S
                 self.heal()
             case ["fill", what]:
                 self._fill(self.machines["bus"] if what == "bus" else node.machine, fault)

@@ -119,10 +119,35 @@ def test_slices_of_a_batch_that_was_not_over_on_a_lost_node_are_charged_once() -
     assert outcome.counts["sessions built again"] == 2
 
 
+def test_slices_of_the_first_program_are_charged_once_when_the_machine_fails() -> None:
+    """Two sessions take turns with their first programs, behind uploads, when the accounts are taken and the machine fails."""
+    scripts = [replace(_script(f"client-{at}", cost_ms=900, think_ns=0, runs=2), vram_mb=8) for at in range(2)]
+    outcome = _run(_plan(*scripts, faults=(_fault("fail node", 1700 * MS, S),)))
+    assert outcome.counts["sessions built again"] == 2
+
+
 def test_a_server_that_stops_leaves_lost_sessions_to_the_next() -> None:
     """The machine of the node fails; before the client builds its session again, the server is stopped."""
     faults = (_fault("fail node", 1500 * MS, 500 * MS), _fault("stop client", 1400 * MS, 4 * S), _fault("end server", 3200 * MS))
     _run(_plan(_script(), faults=faults))
+
+
+def test_a_client_whose_data_port_knows_no_session_asks_the_node() -> None:
+    """The executor dies while its client is idle, and what the node says of it is lost; the next upload is refused."""
+    uploads = tuple(Step("upload", 10 + at, nbytes=100, salt=at) for at in range(3))
+    script = _script(think_ns=700 * MS, runs=6)
+    script = replace(script, steps=(*script.steps[:-1], *uploads, script.steps[-1]))
+
+    def memory_lost(message: Message) -> bool:
+        return message.subject.endswith(".done") and b"MemoryLost" in message.data
+
+    plan = replace(_plan(script, faults=(_fault("kill executor", 6000 * MS),)), lease_ms=30_000)
+    _run(plan, _once(memory_lost))
+
+
+def test_a_lost_session_is_kept_while_the_server_is_stopped() -> None:
+    """The executor dies, and the server is stopped for longer than the lease: it heard no client, so none was silent."""
+    _run(_plan(_script(), faults=(_fault("kill executor", 1450 * MS), _fault("stop server", 1600 * MS, 16 * S))))
 
 
 def test_a_client_knows_no_session_that_the_next_server_would_not() -> None:
