@@ -80,6 +80,9 @@ bench-against: $(STAMP).dev ## step times beside another revision: make bench-ag
 bench-cuda: $(STAMP).dev ## step times beside torch on the GPU of this machine; results go to docs/benchmarks-cuda.md
 	$(BIN)/python -m benchmarks --backend cuda
 
+models: $(STAMP).dev ## credits of ten language models, scaled, through unmodified scripts; results go to docs/models.md
+	$(BIN)/python -m benchmarks.models --publish
+
 kernels: $(STAMP).dev ## the corpus of CUDA kernels on every back end, and for NVIDIA's targets; results go to docs/kernels.md
 	$(BIN)/python -m tests.conformance.kernels --report default
 
