@@ -34,7 +34,9 @@ def _block(first: int, last: int, until_s: float) -> tuple[Counter[str], float, 
     counts: Counter[str] = Counter()
     failures: list[str] = []
     virtual_s, began_s = 0.0, time.process_time()
-    for seed in range(first, last if time.time() < until_s else first):
+    if time.time() > until_s:
+        return counts, 0.0, 0.0, failures
+    for seed in range(first, last):
         try:
             outcome = simulate(seed)
         except Failure as failure:
