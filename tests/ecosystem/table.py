@@ -15,7 +15,7 @@ __all__ = ["totals", "document"]
 _GROUPS: Final = {"a": "trainers", "b": "inference", "c": "torch features", "d": "kernels", "e": "misuse"}
 _LIBRARIES: Final = (
     "transformers peft accelerate trl lightning diffusers timm torchvision kornia monai torch_geometric fastai sentence-transformers "
-    "stable-baselines3 torchmetrics segmentation-models-pytorch open_clip_torch ultralytics"
+    "stable-baselines3 torchmetrics segmentation-models-pytorch open_clip_torch ultralytics tensordict torchrl"
 ).split()
 
 

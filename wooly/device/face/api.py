@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from types import FunctionType
 from typing import Any, Final, Protocol, TypeVar
+
+from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_unary
 
 from bus_schemas.session import SessionOpened
 
-__all__ = ["Face", "RecorderApi", "put", "put_all", "wrapping"]
+__all__ = ["Face", "RecorderApi", "overridable", "overridable_property", "put", "put_all", "wrapping"]
 
 
 class RecorderApi(Protocol):
@@ -47,7 +50,14 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def put(owner: Any, name: str, value: Any) -> None:
-    """Replace ``owner.name``. The one way in which the face changes torch, so that changes can be found."""
+    """Replace ``owner.name``. The one way in which the face changes torch, so that changes can be found.
+
+    A function that wraps one of torch's receives the name by which it is reached, so that it can be pickled.
+    """
+    if isinstance(value, FunctionType) and hasattr(value, "__wrapped__"):
+        of_class = isinstance(owner, type)
+        value.__module__ = owner.__module__ if of_class else owner.__name__
+        value.__qualname__ = f"{owner.__qualname__}.{name}" if of_class else name
     setattr(owner, name, value)
 
 
@@ -75,3 +85,36 @@ def wrapping(original: Callable[..., Any]) -> Callable[[_F], _F]:
         return replacement
 
     return decorate
+
+
+def overridable(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """``wrapping`` of a function that ``__torch_function__`` may override: subclasses and modes receive the replacement."""
+
+    def decorate(replacement: Callable[..., Any]) -> Callable[..., Any]:
+        @wrapping(original)
+        def dispatching(*args: Any, **kwargs: Any) -> Any:
+            given = (*args, *kwargs.values()) if kwargs else args
+            if has_torch_function(given):
+                return handle_torch_function(dispatching, given, *args, **kwargs)
+            return replacement(*args, **kwargs)
+
+        return dispatching
+
+    return decorate
+
+
+def overridable_property(get: Callable[[Any], Any], set_: Callable[[Any, Any], None] | None, original: Any) -> property:
+    """A property in the place of torch's ``original``, whose accessors ``__torch_function__`` may override."""
+
+    def getter(self: Any) -> Any:
+        return handle_torch_function(made.__get__, (self,), self) if has_torch_function_unary(self) else get(self)
+
+    def setter(self: Any, value: Any) -> None:
+        assert set_ is not None
+        if has_torch_function_unary(self):
+            handle_torch_function(made.__set__, (self,), self, value)
+        else:
+            set_(self, value)
+
+    made = property(getter, setter if set_ else None, doc=original.__doc__)
+    return made

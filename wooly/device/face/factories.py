@@ -12,11 +12,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import torch
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
 
 from wooly.device.backend import is_our_device, is_ours, raw_device
-from wooly.device.face.api import Face, put, wrapping
+from wooly.device.face.api import Face, overridable, put
 from wooly.device.face.devices import index_of
 from wooly.device.face.generators import DeviceGenerator
 
@@ -42,7 +40,7 @@ def patch(face: Face) -> None:
     """Wrap every such function: the request is honoured by a pinned-marked tensor of ordinary memory."""
     from torch.utils._device import _device_constructors
 
-    _device_constructors()  # caches the original functions, by which `with torch.device(...)` recognises a factory
+    constructors = _device_constructors()  # cached: those by which `with torch.device(...)` recognises a factory
     for owner, names in ((torch, PINNING_FUNCTIONS), (torch.Tensor, PINNING_METHODS)):
         for name in names:
             put(owner, name, _pinning(getattr(owner, name)))
@@ -51,12 +49,13 @@ def patch(face: Face) -> None:
     for owner, names in ((torch, RANDOM_FUNCTIONS), (torch.Tensor, RANDOM_METHODS)):
         for name in names:
             put(owner, name, _drawing(getattr(owner, name)))
+    constructors.update(getattr(torch, f.__name__) for f in tuple(constructors) if hasattr(torch, f.__name__))
 
 
 def _between_tensors(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Of a tensor under ``vmap`` and a number the number becomes a tensor as well, of the type that its rule gives it."""
 
-    @wrapping(original)
+    @overridable(original)
     def spaced(*args: Any, **kwargs: Any) -> torch.Tensor:
         bounds = [*args[:2], *(kwargs[name] for name in ("start", "end") if name in kwargs)]
         batched = [bound for bound in bounds if isinstance(bound, torch.Tensor) and torch._C._functorch.is_batchedtensor(bound)]
@@ -79,7 +78,7 @@ _NUMBER_TYPES: Final = {bool: torch.bool, int: torch.int64, float: torch.float64
 def _drawing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     in_place = original.__name__.endswith("_")
 
-    @wrapping(original)
+    @overridable(original)
     def draw(*args: Any, **kwargs: Any) -> torch.Tensor:
         if not isinstance(kwargs.get("generator"), DeviceGenerator):
             return original(*args, **kwargs)
@@ -106,14 +105,10 @@ def _same_device(out: Any, device: Any) -> bool:
 
 
 def _pinning(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    @wrapping(original)
+    @overridable(original)
     def factory(*args: Any, **kwargs: Any) -> torch.Tensor:
         if "out" in kwargs and _same_device(kwargs["out"], kwargs.get("device")):
             kwargs.pop("device", None)
-            modes: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-            if any(isinstance(mode, DeviceContext) for mode in modes):  # it would add the device again
-                with torch._C.DisableTorchFunction():
-                    return original(*args, **kwargs)
         if "pin_memory" in kwargs:
             wanted = kwargs.pop("pin_memory")
             made = original(*args, **kwargs)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from wooly.device.backend import TensorBase, is_ours, storage_of
-from wooly.device.face.api import Face, put, wrapping
+from wooly.device.face.api import Face, overridable, put, wrapping
 from wooly.errors import ForeignPointerError
 
 __all__ = ["IDENTITY_USERS", "DevicePointer", "patch"]
@@ -36,7 +36,7 @@ def patch(face: Face) -> None:
 def _numpy() -> None:
     original = Tensor.numpy
 
-    @wrapping(original)
+    @overridable(original)
     def numpy(self: Tensor, *, force: bool = False) -> Any:
         if is_ours(self):
             if not force:
@@ -109,12 +109,12 @@ _INSTALLED: Final = ("site-packages", "dist-packages", sysconfig.get_path("stdli
 def _pointers() -> None:
     original = TensorBase.data_ptr
 
-    @wrapping(Tensor.data_ptr)
+    @overridable(Tensor.data_ptr)
     def data_ptr(self: Tensor) -> Any:
         address: int = original(self)
         if not is_ours(self):
             return address
-        caller = sys._getframe(1)
+        caller = sys._getframe(2)  # beyond the wrapper
         module = caller.f_globals.get("__name__", "")
         if module.partition(".")[0] in IDENTITY_USERS:
             return address
@@ -143,13 +143,13 @@ def _protocols() -> None:
 
     original_dlpack, original_device = Tensor.__dlpack__, Tensor.__dlpack_device__
 
-    @wrapping(original_dlpack)
+    @overridable(original_dlpack)
     def dlpack(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         if is_ours(self):
             _refuse("__dlpack__")
         return original_dlpack(self, *args, **kwargs)
 
-    @wrapping(original_device)
+    @overridable(original_device)
     def dlpack_device(self: Tensor) -> Any:
         if is_ours(self):
             _refuse("__dlpack_device__")

@@ -140,7 +140,7 @@ def _sending() -> None:
 
     @wrapping(share)
     def share_cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("memory of the device cannot be shared with another process: send the tensor, which is copied")
+        raise NotImplementedError("memory of the remote device cannot be shared with another process: send the tensor, which is copied")
 
     put(UntypedStorage, "_share_cuda_", share_cuda)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import torch
 
 from wooly.device.backend import is_our_device, is_ours
-from wooly.device.face.api import Face, RecorderApi, put, put_all, wrapping
+from wooly.device.face.api import Face, RecorderApi, overridable, put, put_all
 from wooly.device.face.devices import index_of, ours
 
 __all__ = ["Stream", "Event", "patch"]
@@ -222,7 +222,7 @@ def patch(face: Face) -> None:
 
     original = torch.Tensor.record_stream
 
-    @wrapping(original)
+    @overridable(original)
     def record_stream(self: torch.Tensor, s: Any) -> None:
         # Memory is given back in queue order: nothing to remember.
         if not is_ours(self):

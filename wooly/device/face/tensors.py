@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from wooly.device.backend import BACKEND, OURS, TensorBase, is_ours, raw_device
-from wooly.device.face.api import Face, put, wrapping
+from wooly.device.face.api import Face, overridable, overridable_property, put, wrapping
 from wooly.device.face.devices import index_of, ours, shown, to_backend
 
 __all__ = ["patch"]
@@ -108,14 +108,14 @@ def _attributes() -> None:
         found = raw_device(self)
         return shown(found) if found.type in OURS else found
 
-    put(Tensor, "device", property(device, doc=TensorBase.device.__doc__))
-    put(Tensor, "is_cuda", property(is_ours, doc=TensorBase.is_cuda.__doc__))
+    put(Tensor, "device", overridable_property(device, None, TensorBase.device))
+    put(Tensor, "is_cuda", overridable_property(is_ours, None, TensorBase.is_cuda))
 
 
 def _moves() -> None:
     original = Tensor.to
 
-    @wrapping(original)
+    @overridable(original)
     def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if args:
             first = args[0]
@@ -125,7 +125,7 @@ def _moves() -> None:
             kwargs["device"] = to_backend(kwargs["device"])
         return original(self, *args, **kwargs)
 
-    @wrapping(Tensor.cuda)
+    @overridable(Tensor.cuda)
     def cuda(
         self: Tensor, device: Any = None, non_blocking: bool = False, memory_format: torch.memory_format = torch.preserve_format
     ) -> Tensor:
@@ -166,7 +166,7 @@ def _with_backend_device(original: Any, keyword: str) -> Any:
 def _types() -> None:
     original = Tensor.type
 
-    @wrapping(original)
+    @overridable(original)
     def type_(self: Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
         if dtype is None:
             name: str = original(self)
@@ -198,11 +198,11 @@ def _pinning() -> None:
         setattr(tensor.untyped_storage(), _PINNED, True)
         return tensor
 
-    @wrapping(Tensor.is_pinned)
+    @overridable(Tensor.is_pinned)
     def is_pinned(self: Tensor, device: Any = None) -> bool:
         return not is_ours(self) and self.layout is torch.strided and getattr(self.untyped_storage(), _PINNED, False)
 
-    @wrapping(Tensor.pin_memory)
+    @overridable(Tensor.pin_memory)
     def pin_memory(self: Tensor, device: Any = None) -> Tensor:
         if raw_device(self).type != "cpu":
             raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
@@ -236,7 +236,7 @@ def _data() -> None:
         else:
             set_(self, value)
 
-    put(Tensor, "data", property(get, set_data, doc=TensorBase.data.__doc__))
+    put(Tensor, "data", overridable_property(get, set_data, TensorBase.data))
 
     original = torch._has_compatible_shallow_copy_type
 
