@@ -555,10 +555,10 @@ class Device:
         """Let the data port use the node's certificate if it was replaced. Raises OSError."""
         self._executor.renew_certificate()
 
-    def tick(self, lease_ns: int, unlinked_lease_ns: int, since_ns: int) -> None:
+    def tick(self, lease_ns: int, unlinked_lease_ns: int, heard_ns: int) -> None:
         """Reap silent sessions and settle the books. ``unlinked_lease_ns``: the lease of a client without a connection to the data port;
-        ``since_ns``: the time since the last tick."""
-        listened_ns = min(since_ns, _LISTENED_NS_MAX)
+        ``heard_ns``: the time since the last tick; 0 while the bus is away, for then no client is heard."""
+        listened_ns = min(heard_ns, _LISTENED_NS_MAX)
         for session in list(self.lost.values()):
             session.silent_ns += listened_ns
             if session.silent_ns > lease_ns:

@@ -535,12 +535,13 @@ class Node:
             due = max(due + _TICK_S, loop.time())
             await asyncio.sleep(due - loop.time())
             now_ns = time.monotonic_ns()
-            since_ns, ticked_ns = now_ns - ticked_ns, now_ns
+            listening = self._bus.connected and self._follower is not None and self._follower.hearing
+            heard_ns, ticked_ns = now_ns - ticked_ns if listening else 0, now_ns
             self._safely(self._record_refusals)
             self._safely(self._journal.tick)
             for device, gauge in zip(self._devices, self._gauges, strict=True):
                 self._safely(device.renew_certificate)
-                self._safely(partial(device.tick, settings.lease_ms * 10**6, settings.unlinked_lease_ms * 10**6, since_ns))
+                self._safely(partial(device.tick, settings.lease_ms * 10**6, settings.unlinked_lease_ms * 10**6, heard_ns))
                 quotas = (self._safely(self._quota_uses) or ()) if device.gpu == 0 else ()
                 message = self._safely(partial(gauge.read, device, self._node, self._facts.epoch, quotas))
                 if message is None and device.attached is not None:

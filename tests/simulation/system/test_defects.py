@@ -150,6 +150,17 @@ def test_a_lost_session_is_kept_while_the_server_is_stopped() -> None:
     _run(_plan(_script(), faults=(_fault("kill executor", 1450 * MS), _fault("stop server", 1600 * MS, 16 * S))))
 
 
+def test_a_session_is_kept_while_the_bus_is_away_and_its_data_port_cannot_be_reached() -> None:
+    """For longer than the lease: no client can be heard, so none is silent."""
+
+    def cut(system: System) -> None:
+        node, client = system.servers[0].machine.name, system.clients[0].machine.name
+        system.world.at(1300 * MS, None, system.network.cut, node, client)
+        system.world.at(17 * S, None, system.network.heal, node, client)
+
+    _run(_plan(_script(), faults=(_fault("kill bus", 1450 * MS, 16 * S),)), cut)
+
+
 def test_a_client_knows_no_session_that_the_next_server_would_not() -> None:
     """The node's disk is slow, and its machine fails just when a client hears that its session is opened, in the place of a lost one."""
     opened: list[Message] = []
