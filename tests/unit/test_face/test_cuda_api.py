@@ -166,13 +166,23 @@ def test_a_preferred_library_is_kept_and_changes_nothing(which: str) -> None:
     assert prefer() == before
 
 
+def test_memory_pools_and_waiting_are_harmless() -> None:
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        x = torch.ones(3, device="cuda")
+    torch.cuda._sleep(1_000_000)
+    assert x.tolist() == [1, 1, 1] and pool.allocator is None and pool.id != torch.cuda.MemPool().id and pool.snapshot() == []
+    assert torch.cuda.tunable.get_max_tuning_iterations() == 100
+    assert torch.cuda.get_device_properties(0).clock_rate > 0
+
+
 # --- what does not exist says so
 
 
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (lambda: torch.cuda.MemPool(), NotImplementedError),
+        (lambda: torch.cuda.MemPool(object()), NotImplementedError),
         (lambda: torch.cuda.CUDAGraph().debug_dump("graph.dot"), NotImplementedError),
         (lambda: torch.cuda.ExternalStream(1), NotImplementedError),
         (lambda: torch.cuda.Event(interprocess=True), NotImplementedError),

@@ -73,7 +73,7 @@ def patch(face: Face) -> None:
 # What torch.cuda calls and a CPU build lacks: a refusal says more than a missing attribute.
 _CALLED_BY_TORCH: Final = tuple(
     """
-    _cuda_sleep _cuda_getCurrentBlasHandle _cuda_getCurrentSolverHandle _cuda_cudaCachingAllocator_raw_alloc
+    _cuda_getCurrentBlasHandle _cuda_getCurrentSolverHandle _cuda_cudaCachingAllocator_raw_alloc
     _cuda_cudaCachingAllocator_raw_delete _cuda_cudaHostAllocator _cuda_getAllocator _cuda_changeCurrentAllocator _cuda_customAllocator
     _cuda_allocationTraceback _cuda_setMemoryMetadata _cuda_getMemoryMetadata _cuda_getStreamFromExternal
     _cuda_tunableop_enable _cuda_tunableop_tuning_enable
@@ -140,10 +140,11 @@ def _memory(face: Face) -> dict[str, Callable[..., Any]]:
 _NOTHING_TO_DO: Final = tuple(
     """
     clearCublasWorkspaces setCublasWorkspaceSize resetCublasWorkspaceSize setCublasLtWorkspaceSize resetCublasLtWorkspaceSize
-    cudaCachingAllocator_enable
+    cudaCachingAllocator_enable sleep
     """.split()
 )
-"""What libraries call around a training step to tune or tidy a local driver: the remote device has no workspaces and no cache."""
+"""What libraries call around a training step to tune or tidy a local driver, or to keep it busy: the remote device has no workspaces and no
+cache, and does not wait for nothing."""
 
 _CONSTANT: Final[dict[str, Any]] = {
     "getCublasWorkspaceSize": 0,
@@ -153,6 +154,8 @@ _CONSTANT: Final[dict[str, Any]] = {
     "memoryMetadataSupported": False,
     "tunableop_is_enabled": False,
     "tunableop_tuning_is_enabled": False,
+    "tunableop_get_max_tuning_duration": 30,
+    "tunableop_get_max_tuning_iterations": 100,
     "record_untuned_is_enabled": False,
 }
 """Questions whose answer never changes: switches that cannot be turned on here are off."""

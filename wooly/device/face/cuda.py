@@ -47,6 +47,7 @@ class DeviceProperties:
         self.shared_memory_per_block_optin = 166912
         self.shared_memory_per_multiprocessor = 167936
         self.L2_cache_size = 40 << 20
+        self.clock_rate, self.memory_clock_rate, self.memory_bus_width = 1_410_000, 1_215_000, 5120  # kHz, kHz, bits
         self.gcnArchName = name
         self.pci_bus_id = self.pci_device_id = self.pci_domain_id = 0
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
 import torch
@@ -190,6 +191,32 @@ def _graph_pool_handle() -> tuple[int, int]:
     return (0, next(_pools))
 
 
+class MemPool:
+    """A memory pool by name: the node manages the device's memory, whatever pool it is asked for."""
+
+    allocator: Any = None
+
+    def __init__(self, allocator: Any = None, *args: Any, **kwargs: Any) -> None:
+        if allocator is not None:
+            raise NotImplementedError("an allocator of your own is not available on a remote device, whose memory the node manages")
+        self.id = _graph_pool_handle()
+
+    def use_count(self) -> int:
+        return 1
+
+    def snapshot(self, *args: Any) -> list[Any]:
+        return []
+
+
+MemPool.__module__ = "torch.cuda"
+
+
+@contextmanager
+def _use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
+    """As without a pool."""
+    yield
+
+
 def _graphs(face: Face) -> None:
     def refuse(what: str) -> Callable[..., NoReturn]:
         def refused(*args: Any, **kwargs: Any) -> NoReturn:
@@ -197,7 +224,11 @@ def _graphs(face: Face) -> None:
 
         return refused
 
-    for name in ("MemPool", "GreenContext", "CUDAPluggableAllocator"):
+    for name, value in {"MemPool": MemPool, "use_mem_pool": _use_mem_pool}.items():
+        for owner in (torch.cuda, torch.cuda.memory):
+            if hasattr(owner, name):
+                put(owner, name, value)
+    for name in ("GreenContext", "CUDAPluggableAllocator"):
         shown = type(name, (), {"__init__": refuse(name), "__module__": "torch.cuda"})
         for owner in (torch.cuda, torch.cuda.memory):
             if hasattr(owner, name):
