@@ -22,6 +22,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from bus_schemas.events import Event, KeyIssued, TaskSubmitted, TenantChanged, UserChanged
+from bus_schemas.subjects import is_token
 from services.kit.at_rest import AT_REST_VARIABLE, KeyWrap, WrongKey
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, Conflict, StartError
@@ -195,9 +196,10 @@ def _fields(fact: _Personal) -> tuple[str, ...]:
 
 
 def _owner(fact: _Personal) -> str:
-    """Under whose key the fields are; empty: they stay as they are."""
+    """Under whose key the fields are; empty: they stay as they are. Without authentication a task may name any text as its tenant, which is
+    never one that can be erased."""
     user = "" if isinstance(fact, TenantChanged | TaskSubmitted) else fact.user
-    return f"user.{user}" if user else f"tenant.{fact.tenant}" if fact.tenant else ""
+    return f"user.{user}" if user else f"tenant.{fact.tenant}" if is_token(fact.tenant) else ""
 
 
 def is_sealed(text: str) -> bool:

@@ -46,7 +46,7 @@ def test_the_way_in(plane: Plane, browser: Chrome) -> None:
     browser.says("Log in", "h1")
     assert browser.faults() == []
     log_in(browser, KEY[:-4] + "AAAA")
-    browser.says("Wrong user, password or key", "[role=alert]")
+    browser.says("Wrong user, password, code or key", "[role=alert]")
     assert browser.faults() == []
     log_in(browser, KEY)
     browser.says("Nodes", "h1")

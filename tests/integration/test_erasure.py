@@ -175,6 +175,8 @@ def test_personal_keys_outlive_the_key_that_wraps_them(tmp_path: Path) -> None:
             sealed = await personal.sealed(FACTS)
             assert [personal.opened(fact) for fact in sealed] == list(FACTS)  # type: ignore[type-var]  # facts of access alone
             assert await keys(bus) == after, "nothing is left to wrap again"
+            unnamed = TaskSubmitted(1, "t1", "<b>any text</b>", 3, 1, title="a title")
+            assert await personal.sealed([unnamed]) == [unnamed], "no subject has such a tenant's name"
         assert not [name for name in NAMES if name in b"".join(await stored(bus))]
         await bus.close()
 
