@@ -175,9 +175,9 @@ async def models_of_nothing(by: Attacker) -> None:
 
     def keep(port: DataPort) -> str:
         kept = []
+        tensors = tuple(ModelTensor(f"t{at}" + "x" * 40, "U8", (0,), 0, ()) for at in range(20_000))
         try:
             for number in range(60):
-                tensors = tuple(ModelTensor(f"t{at}" + "x" * 40, "U8", (0,), 0, ()) for at in range(20_000))
                 data = encode_manifest(ModelManifest(f"nothing-{number}", "", tensors))
                 port.put([memoryview(data)])
                 if port.ask(Keep(blake3(data).digest())) == Kept():
