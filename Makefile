@@ -92,8 +92,9 @@ cuda-roundtrip: $(STAMP).dev ## what we emit for CUDA, executed without a GPU be
 cuda-gpu: $(STAMP).dev ## the same on the GPU of this machine (needs CuPy: pip install cupy-cuda13x); results go to docs/cuda-gpu.md
 	$(BIN)/python -m tests.conformance.cuda --gpu --processes $(PROCESSES) --publish
 
-attacks: $(STAMP).dev ## hostile kernels beside a canary on every back end; results go to docs/attacks.md
+attacks: $(STAMP).dev ## hostile kernels beside a canary on every back end (docs/attacks.md), then every attack on a secure stack
 	$(BIN)/python -m tests.adversarial --report default
+	$(BIN)/python -m pytest -q -m 'soak or not soak' tests/adversarial/stack
 
 crowd: $(STAMP).dev ## 200 hostile tenants on one node for ten minutes, beside three that compute; results go to docs/security.md
 	$(BIN)/python -m tests.adversarial.stack.crowd --publish

@@ -35,6 +35,8 @@ GROUPS = {
 }
 """By the tenant that makes them: what one must wait for after its attacks, the next one does not."""
 ATTACKS = {name: attack for attacks in GROUPS.values() for name, attack in attacks.items()}
+LONG = {"models of nothing", "long programs that are new in every batch"}
+"""Half a minute and more each: left to ``make attacks``."""
 KEYS: dict[str, str] = {}
 STEPS = 5
 
@@ -59,7 +61,7 @@ def victim(world: World) -> Iterator[Victim]:
     victim.close()
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.soak) if name in LONG else name for name in ATTACKS])
 def test_the_victim_is_not_harmed(name: str, world: World, victim: Victim) -> None:
     async def body() -> None:
         tenant = next(tenant for tenant, attacks in GROUPS.items() if name in attacks)

@@ -208,9 +208,9 @@ def error(call: Case, a: torch.Tensor) -> str:
 
 
 def test_a_pivot_that_cancels_in_the_precision_of_the_type() -> None:
+    """Which pivot is exactly 0 follows from the order of operations, which is defined here; on the CPU it depends on the processor."""
     a = torch.arange(1.0, 10).reshape(3, 3)
-    for x in (a, a.double()):
-        agree(lambda a: torch.linalg.inv_ex(a).info, x)
+    assert [int(torch.linalg.inv_ex(x.cuda()).info) for x in (a, a.double())] == [3, 0]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

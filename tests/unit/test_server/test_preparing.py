@@ -20,6 +20,7 @@ from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort, listen
 from services.server.executor.loop import Commands, Executor
 from services.server.executor.memory import DeviceMemory
+from services.server.executor.quota_watch import QuotaWatch
 from services.server.executor.staging import Staging
 from services.server.protocol import AWAITS, RAN, CloseSpace, Compiled, Execute, Executed, Forget, OpenSpace, Prepare, Report
 from services.server.protocol import Prepared as PreparedReport
@@ -62,7 +63,14 @@ def executor(engine: Engine, tmp_path: Path) -> Iterator[Executor]:
     memory = DeviceMemory(engine, content, MemorySettings())
     port = DataPort(staging, content, listen(tmp_path / "d", "127.0.0.1", 0), "127.0.0.1")
     executor = Executor(
-        engine=engine, commands=Commands.open(tmp_path / "x"), data_port=port, staging=staging, content=content, memory=memory, orphan_s=1.0
+        engine=engine,
+        commands=Commands.open(tmp_path / "x"),
+        data_port=port,
+        staging=staging,
+        content=content,
+        memory=memory,
+        quotas=QuotaWatch(),
+        orphan_s=1.0,
     )
     executor._carry_out(OpenSpace("s", "token", b"", TERMS))
     yield executor
