@@ -150,6 +150,18 @@ class Bus:
         """Undo ``on_reconnect``."""
         self._reconnected.remove(callback)
 
+    async def reconnected(self, timeout_s: float) -> None:
+        """Return once the bus is connected, at once if it is, or after ``timeout_s``."""
+        back = asyncio.Event()
+        self.on_reconnect(back.set)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    if not self.connected:
+                        await back.wait()
+        finally:
+            self.off_reconnect(back.set)
+
     async def publish(self, subject: str, data: bytes) -> None:
         """Fire and forget (core NATS): lost when there is no subscriber or the connection breaks."""
         await self.nc.publish(subject, data)

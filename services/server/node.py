@@ -291,7 +291,7 @@ class Node:
         gpu = request.gpus[0] if request.gpus else 0
         device = self._devices[gpu]
         replaced = device.claim_lost(request.replaces, request.terms, principal)
-        unanswered = device.lost.pop(request.session, None)  # the session goes on under the same name, in log and books
+        unanswered = device.lost.pop(request.session, None)  # the session continues under the same name, in log and books
         record = SessionRecord(
             session=request.session,
             terms=request.terms,

@@ -20,7 +20,7 @@ import hmac
 import ipaddress
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -66,6 +66,8 @@ _TRIES: Final = 5
 _PAUSE_S: Final = 0.1
 _SUBJECTS: Final = "wooly.evt.access.*"
 _HISTORY_S: Final = 30.0
+_PATIENCE_S: Final = 5.0
+"""For how long a request waits for a bus that is away, before it is refused."""
 
 
 class AccessProjection(Projection):
@@ -135,6 +137,10 @@ _SESSION_ID_BYTES: Final = 12
 """Sessions of one user or key: thirty at once, then one in ten seconds."""
 
 
+async def _no_bus() -> None:
+    """Nothing to wait for."""
+
+
 class Access:
     """``on``: whether requests need authentication. ``secrets()``: those of tokens, the one that signs first. ``proxies``: networks whose
     forwarded headers are trusted. ``pages``: whether this service has web pages, a login page among them."""
@@ -145,6 +151,7 @@ class Access:
         on: bool,
         view: Callable[[], AccessView] = AccessView,
         follows_log: Callable[[], bool] = lambda: True,
+        reconnected: Callable[[], Awaitable[None]] = _no_bus,
         secrets: Callable[[], Sequence[bytes]] = tuple,
         proxies: Iterable[Network] = (),
         pages: bool = False,
@@ -152,7 +159,7 @@ class Access:
         if on and min(map(len, secrets()), default=0) < 32:
             raise ValueError("authentication needs a secret of at least 32 bytes")
         self.on = on
-        self.checker = Checker(view, follows_log)
+        self.checker = Checker(view, follows_log, reconnected)
         self.proxies = tuple(proxies)
         self.pages = pages
         self._view = view
@@ -291,7 +298,8 @@ async def open_access(
     proxies = trusted_proxies(environment.get("WOOLY_TRUSTED_PROXIES", ""))
     if not authentication_on(environment, listens_on):
         return Access(on=False, view=view, follows_log=follows_log, proxies=proxies, pages=pages)
-    return Access(on=True, view=view, follows_log=follows_log, secrets=await shared_secrets(bus), proxies=proxies, pages=pages)
+    reconnected, secrets = partial(bus.reconnected, _PATIENCE_S), await shared_secrets(bus)
+    return Access(on=True, view=view, follows_log=follows_log, reconnected=reconnected, secrets=secrets, proxies=proxies, pages=pages)
 
 
 def trusted_proxies(text: str) -> list[Network]:

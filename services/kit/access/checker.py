@@ -100,8 +100,6 @@ _FOR_EVER: Final = -1
 _WRONG: Final = "the key is not valid"
 _WRONG_PASSWORD: Final = "user or password is not valid"
 
-_PATIENCE_S: Final = 5.0
-_POLL_S: Final = 0.02
 _THREADS: Final = 2
 _PASSWORDS: Final = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1)
 _SECRETS: Final = PasswordHasher(time_cost=1, memory_cost=8_192, parallelism=1)
@@ -114,13 +112,22 @@ T = TypeVar("T")
 
 
 class Checker:
-    """``view`` gives the current view; ``follows_log``: whether a revocation would arrive now (else all authentication fails)."""
+    """``view`` gives the current view; ``follows_log``: whether a revocation would arrive now (else all authentication fails);
+    ``reconnected()`` waits for the bus, for a moment at most."""
 
-    def __init__(self, view: Callable[[], AccessView], follows_log: Callable[[], bool], *, limits: FailureLimits | None = None) -> None:
+    def __init__(
+        self,
+        view: Callable[[], AccessView],
+        follows_log: Callable[[], bool],
+        reconnected: Callable[[], Awaitable[None]],
+        *,
+        limits: FailureLimits | None = None,
+    ) -> None:
         self.hasher = Hasher()
         self.refusals = Refusals()
         self._view = view
         self._follows_log = follows_log
+        self._reconnected = reconnected
         self._limits = limits or FailureLimits()
         #: digests of secrets that matched
         self._right: LruDict[bytes, None] = LruDict(_CACHED_MAX)
@@ -192,11 +199,9 @@ class Checker:
         return await self.hasher.hash_password(_one_spelling(password))
 
     async def log_followed(self) -> None:
-        """Return once the log is followed, so that a restart of the bus delays requests and refuses none; after ``_PATIENCE_S`` in any
-        case."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while not self._follows_log() and time.monotonic() < deadline:  # noqa: ASYNC110  # connections to the bus have no event
-            await asyncio.sleep(_POLL_S)
+        """Wait a moment for a bus that is away, so that its restart delays requests and refuses none."""
+        if not self._follows_log():
+            await self._reconnected()
 
     def require_log(self) -> None:
         """Raises Unsure."""
