@@ -51,7 +51,7 @@ from services.server.metrics import Standing
 from services.server.model_cache_door import answer_open
 from services.server.orders import Orders, Overcommit
 from services.server.principals import Principals
-from services.server.sessions import Session, SessionRecord
+from services.server.sessions import Session, SessionRecord, is_unanswered, repeats_again, repeats_of
 from services.server.settings import Settings
 from wooly.shared.trace import parse_traceparent
 
@@ -304,7 +304,7 @@ class Node:
             principal=principal,
             traceparent=request.traceparent if parse_traceparent(request.traceparent) is not None else "",
             replaces=request.replaces,
-            **(_repeats(replaced, request) if unanswered is None else _same_repeats(unanswered)),
+            **(repeats_of(replaced, request) if unanswered is None else repeats_again(unanswered)),
         )
         self._opens.opened(request.tenant, principal, time.monotonic_ns())
         try:
@@ -402,7 +402,7 @@ class Node:
             same = record.terms.tenant == request.tenant and record.principal == principal and (known is None or known[1].closing is None)
             return None if same else Fault(faults.SESSION_TAKEN, f"session {request.session} exists already")
         lost = self._devices[gpu].lost.get(request.session)
-        if lost is not None and not _unanswered(lost, request, principal):
+        if lost is not None and not is_unanswered(lost, request, principal):
             return Fault(faults.SESSION_TAKEN, f"session {request.session} exists already, and its memory is lost")
         fault = self._allowances.ceiling_fault(request.tenant, request.priority) or self._quota_fault(request.tenant, principal)
         if fault is not None:
@@ -656,49 +656,6 @@ def _private(folder: Path) -> Path:
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
         raise StartError(f"{folder} is not a private folder of this user: remove it, or set XDG_RUNTIME_DIR")
     return folder
-
-
-def _unanswered(lost: Session, request: OpenSession, principal: str) -> bool:
-    """Whether a lost session has the name of this request because its client repeats the request, having had no answer: it ran no batch."""
-    return (lost.record.principal, lost.record.terms.tenant, lost.seq_done) == (principal, request.tenant, 0)
-
-
-def _repeats(lost: Session | None, request: OpenSession) -> dict[str, Any]:
-    """Fields of the record of a session: what it repeats of the one whose place it takes."""
-    return {
-        "replayed": _replayed(lost, request),
-        "recover_ns": lost.recover_ns if lost is not None else 0,
-        "elsewhere": _elsewhere(lost, request),
-        "begun_ns": _begun_ns(lost),
-    }
-
-
-def _same_repeats(unanswered: Session) -> dict[str, Any]:
-    """The same of one that was opened before under its name, and ended the one whose place it takes."""
-    record = unanswered.record
-    return {"replayed": record.replayed, "recover_ns": unanswered.recover_ns, "elsewhere": record.elsewhere, "begun_ns": record.begun_ns}
-
-
-def _replayed(lost: Session | None, request: OpenSession) -> int:
-    """The last batch of the new session that repeats one of the lost one."""
-    if lost is not None:
-        return max(lost.seq_done, lost.record.replayed) - max(0, request.skips)
-    return request.repeats if _elsewhere(lost, request) else 0
-
-
-def _begun_ns(lost: Session | None) -> int:
-    """Core time that was charged for slices of the first batch that does not repeat one of the lost session: of that one's own, and of the
-    session's whose place that one took, if it was not beyond it."""
-    if lost is None:
-        return 0
-    return max(lost.begun_ns, lost.record.begun_ns if lost.seq_done <= lost.record.replayed else 0)
-
-
-def _elsewhere(lost: Session | None, request: OpenSession) -> bool:
-    """Whether the new session repeats work of another node: this one does not know the lost one, or that was not yet through with such."""
-    if lost is not None:
-        return lost.record.elsewhere and lost.seq_done < lost.record.replayed
-    return bool(request.replaces and request.terms.task)
 
 
 def _decode(data: bytes, kind: type[T]) -> T | None:

@@ -1,17 +1,19 @@
-"""What the server knows of an open session and its batches, and their forms for the executor, the dispatch core and the trace."""
+"""What the server knows of an open session and its batches, their forms for the executor, the dispatch core and the trace, and what a session
+repeats of a lost one.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from bus_schemas.batch import Batch, Fault
 from bus_schemas.events import Outcome
-from bus_schemas.session import SessionClosed
+from bus_schemas.session import OpenSession, SessionClosed
 from bus_schemas.subjects import LOCAL
 from bus_schemas.terms import TaskTerms
 from scheduler.dispatch import SessionOpened
@@ -21,7 +23,7 @@ from services.server.protocol import Executed, OpenSpace, code_domain
 
 __all__ = [
     "CANCELLED", "DISPLACED", "Pending", "Session", "SessionRecord", "decode_record", "encode_record", "open_space", "opened_stimulus",
-    "record_spans",
+    "is_unanswered", "record_spans", "repeats_again", "repeats_of",
 ]  # fmt: skip
 
 CANCELLED: Final = "cancelled"
@@ -217,3 +219,46 @@ def record_spans(tracing: Tracing, pending: Pending, done: Executed, gpu: int) -
         ("wooly.launch", pending.start_ns, done.end_ns, cost),
     ):
         tracing.record(pending.batch.trace, name, start_ns + offset_ns, max(start_ns, end_ns) + offset_ns, attributes)
+
+
+def is_unanswered(lost: Session, request: OpenSession, principal: str) -> bool:
+    """Whether a lost session has the name of this request because its client repeats the request, having had no answer: it ran no batch."""
+    return (lost.record.principal, lost.record.terms.tenant, lost.seq_done) == (principal, request.tenant, 0)
+
+
+def repeats_of(lost: Session | None, request: OpenSession) -> dict[str, Any]:
+    """Fields of the record of a session: what it repeats of the one whose place it takes."""
+    return {
+        "replayed": _replayed(lost, request),
+        "recover_ns": lost.recover_ns if lost is not None else 0,
+        "elsewhere": _elsewhere(lost, request),
+        "begun_ns": _begun_ns(lost),
+    }
+
+
+def repeats_again(unanswered: Session) -> dict[str, Any]:
+    """The same of one that was opened before under its name, and ended the one whose place it takes."""
+    record = unanswered.record
+    return {"replayed": record.replayed, "recover_ns": unanswered.recover_ns, "elsewhere": record.elsewhere, "begun_ns": record.begun_ns}
+
+
+def _replayed(lost: Session | None, request: OpenSession) -> int:
+    """The last batch of the new session that repeats one of the lost one."""
+    if lost is not None:
+        return max(lost.seq_done, lost.record.replayed) - max(0, request.skips)
+    return request.repeats if _elsewhere(lost, request) else 0
+
+
+def _begun_ns(lost: Session | None) -> int:
+    """Core time that was charged for slices of the first batch that does not repeat one of the lost session: of that one's own, and of the
+    session's whose place that one took, if it was not beyond it."""
+    if lost is None:
+        return 0
+    return max(lost.begun_ns, lost.record.begun_ns if lost.seq_done <= lost.record.replayed else 0)
+
+
+def _elsewhere(lost: Session | None, request: OpenSession) -> bool:
+    """Whether the new session repeats work of another node: this one does not know the lost one, or that was not yet through with such."""
+    if lost is not None:
+        return lost.record.elsewhere and lost.seq_done < lost.record.replayed
+    return bool(request.replaces and request.terms.task)
