@@ -1,5 +1,5 @@
-"""What the server knows of an open session and its batches, their forms for the executor, the dispatch core and the trace, and what a session
-repeats of a lost one.
+"""What the server knows of an open session and its batches, their forms for the executor, the dispatch core and the trace, and what a
+session repeats of a lost one.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from wooly.cli.http import get_json, send_json
 from wooly.cli.login import asked
 from wooly.cli.options import controller_flag, json_flag
 from wooly.cli.output import print_json, print_table
+from wooly.shared.credentials import totp_secret, totp_uri
 
 __all__ = ["keys", "quotas", "tenants", "users"]
 
@@ -265,9 +266,8 @@ def second_factor(controller: str, remove: str) -> None:
         echo(f"the second factor of user {remove} is removed; their sessions have ended")
         return
     who = get_json(controller, f"{_PATH}/session", what=_WHAT)
-    password, secret = asked("Password: "), base64.b32encode(secrets.token_bytes(20)).decode()
-    issuer, name = f"Wooly at {urlsplit(controller).netloc}", who["name"]
-    address = f"otpauth://totp/{quote(f'{issuer}:{name}')}?secret={secret}&issuer={quote(issuer)}"
+    password, secret = asked("Password: "), totp_secret(secrets.token_bytes(20))
+    address = totp_uri(secret, who["name"], f"Wooly at {urlsplit(controller).netloc}")
     echo(f"enter this secret in your authenticator app, or open the address on its device\n\n  {secret}\n  {address}\n", err=True)
     body = {"password": password, "secret": secret, "code": asked("Code that the app shows: ", hide=False)}
     made = send_json("PUT", controller, f"{_PATH}/session/totp", body, what=_WHAT)

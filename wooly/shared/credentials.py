@@ -9,13 +9,13 @@ import ssl
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
 from bus_schemas.subjects import LOCAL
 
-__all__ = ["BusCredentials", "is_encrypted", "plain_hosts", "split_key"]
+__all__ = ["BusCredentials", "is_encrypted", "plain_hosts", "split_key", "totp_secret", "totp_uri"]
 
 _TLS_SCHEMES: Final = ("tls", "wss")
 
@@ -64,6 +64,16 @@ def split_key(text: str) -> tuple[str, str] | None:
         return (str(payload[_KEY_AT]), text) if payload[0] == "access" else None
     except (ValueError, msgspec.DecodeError, TypeError, LookupError):
         return None
+
+
+def totp_secret(random: bytes) -> str:
+    """The secret of a second factor, of 20 random bytes, as authenticator apps take it."""
+    return base64.b32encode(random).decode()
+
+
+def totp_uri(secret: str, user: str, issuer: str) -> str:
+    """The address that authenticator apps read, by hand or from a QR code (Key URI Format of Google Authenticator)."""
+    return f"otpauth://totp/{quote(f'{issuer}:{user}')}?{urlencode({'secret': secret, 'issuer': issuer}, quote_via=quote)}"
 
 
 def is_encrypted(urls: Iterable[str]) -> bool:

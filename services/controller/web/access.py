@@ -26,8 +26,7 @@ from services.controller.web.settings import FORM_ERRORS, form_error, settings_p
 from services.kit.access import ROLES, SCOPES, AccessView
 from services.kit.access.errors import Unauthenticated
 from services.kit.access.rules import AUDITED
-from services.kit.access.totp import secret_text
-from services.kit.access.totp import uri as totp_uri
+from wooly.shared.credentials import totp_secret, totp_uri
 
 __all__ = ["ROUTES"]
 
@@ -169,7 +168,7 @@ async def change_user(request: Ask, user: str) -> Response[Any]:
 @get("/settings/totp", action="anyone", include_in_schema=False)
 async def totp(request: Ask) -> Response[str]:
     await parts_of(request).projection.caught_up()
-    return _totp(request, secret_text(secrets.token_bytes(20)), {})
+    return _totp(request, totp_secret(secrets.token_bytes(20)), {})
 
 
 def _totp(request: Ask, secret: str, errors: dict[str, str], status: int = 200, codes: Sequence[str] = ()) -> Response[str]:

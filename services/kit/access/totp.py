@@ -12,22 +12,10 @@ import hmac
 import struct
 from collections.abc import Collection, Sequence
 from typing import Final
-from urllib.parse import quote, urlencode
 
 from blake3 import blake3
 
-__all__ = [
-    "CODE_USE",
-    "RECOVERY_CODES",
-    "SECRET_PATTERN",
-    "accepted",
-    "code_at",
-    "factor_of",
-    "recovery_code",
-    "secret_text",
-    "unforgotten",
-    "uri",
-]
+__all__ = ["CODE_USE", "RECOVERY_CODES", "SECRET_PATTERN", "accepted", "code_at", "factor_of", "recovery_code", "unforgotten"]
 
 CODE_USE: Final = "code.use"
 """The action of an audit record; its target is what ``accepted`` gave."""
@@ -41,11 +29,6 @@ _DRIFT: Final = 1
 _USED: Final = "step "
 
 
-def secret_text(random: bytes) -> str:
-    """A secret of 20 random bytes as ``SECRET_PATTERN`` wants it."""
-    return base64.b32encode(random).decode()
-
-
 def recovery_code(random: bytes) -> str:
     """A code of 10 random bytes: four groups of four letters and digits."""
     text = base64.b32encode(random).decode().lower()
@@ -55,11 +38,6 @@ def recovery_code(random: bytes) -> str:
 def factor_of(secret: str, recovery_codes: Sequence[str]) -> str:
     """What the log holds of a user's factor."""
     return " ".join([secret, *map(_digest, recovery_codes)])
-
-
-def uri(secret: str, user: str, issuer: str) -> str:
-    """The address that authenticator apps read, by hand or from a QR code (Key URI Format of Google Authenticator)."""
-    return f"otpauth://totp/{quote(f'{issuer}:{user}')}?{urlencode({'secret': secret, 'issuer': issuer}, quote_via=quote)}"
 
 
 def accepted(factor: str, code: str, now_s: int, used: Collection[str]) -> str:

@@ -6,7 +6,8 @@ import base64
 
 import pytest
 
-from services.kit.access.totp import accepted, factor_of, recovery_code, secret_text, uri
+from services.kit.access.totp import accepted, factor_of, recovery_code
+from wooly.shared.credentials import totp_secret, totp_uri
 
 SECRET = base64.b32encode(b"12345678901234567890").decode()
 CODES = [recovery_code(bytes([at] * 10)) for at in range(10)]
@@ -52,5 +53,5 @@ def test_other_texts_are_wrong(code: str) -> None:
 
 
 def test_the_address_for_apps() -> None:
-    assert secret_text(b"12345678901234567890") == SECRET
-    assert uri(SECRET, "anna", "Wooly at h:1") == f"otpauth://totp/Wooly%20at%20h%3A1%3Aanna?secret={SECRET}&issuer=Wooly%20at%20h%3A1"
+    assert totp_secret(b"12345678901234567890") == SECRET
+    assert totp_uri(SECRET, "anna", "Wooly at h:1") == f"otpauth://totp/Wooly%20at%20h%3A1%3Aanna?secret={SECRET}&issuer=Wooly%20at%20h%3A1"
