@@ -133,6 +133,8 @@ class Bus:
         self._replacing: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By stream."""
         self._reconnected: list[Callable[[], None]] = []
+        self._away_since_s: float | None = None
+        """Time of the event loop: when a wait for the connection began that has not come back since."""
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -151,14 +153,16 @@ class Bus:
         self._reconnected.remove(callback)
 
     async def reconnected(self, timeout_s: float) -> None:
-        """Return once the bus is connected, at once if it is, or after ``timeout_s``."""
-        back = asyncio.Event()
+        """Return once the bus is connected, at once if it is, or ``timeout_s`` after the first call that found it away."""
+        if self.connected:
+            return
+        loop, back = asyncio.get_running_loop(), asyncio.Event()
+        self._away_since_s = self._away_since_s or loop.time()
         self.on_reconnect(back.set)
         try:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    if not self.connected:
-                        await back.wait()
+                async with asyncio.timeout_at(self._away_since_s + timeout_s):
+                    await back.wait()
         finally:
             self.off_reconnect(back.set)
 
@@ -476,6 +480,7 @@ class Bus:
         for future in list(self._acks.values()):
             if not future.done():
                 future.set_exception(TimeoutError())  # send again now, not when the acknowledgement is overdue
+        self._away_since_s = None
         for callback in list(self._reconnected):
             callback()
 

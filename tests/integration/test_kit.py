@@ -409,6 +409,29 @@ def test_a_follower_goes_back_once_however_often_it_is_refused(nats: NatsServer)
     run(body())
 
 
+def test_waiting_for_a_bus_that_is_away(nats: NatsServer) -> None:
+    """Until it is back; once it is away for longer than one waits, later waits end at once."""
+
+    async def body() -> None:
+        bus = await connect(nats.url, name="kit")
+        await bus.reconnected(60)
+        nats.kill()
+        await until_async(lambda: _away(bus), "the end of the connection")
+        for _ in range(1_000):
+            await bus.reconnected(0.2)
+        assert not bus.connected
+        waiting = asyncio.create_task(bus.reconnected(60))
+        nats.start()
+        await waiting
+        assert bus.connected
+        await bus.close()
+
+    async def _away(bus: Bus) -> bool:
+        return not bus.connected
+
+    run(body())
+
+
 def test_no_answer() -> None:
     async def body() -> None:
         with pytest.raises(BusUnavailable, match="no NATS server"):

@@ -66,8 +66,8 @@ _TRIES: Final = 5
 _PAUSE_S: Final = 0.1
 _SUBJECTS: Final = "wooly.evt.access.*"
 _HISTORY_S: Final = 30.0
-_PATIENCE_S: Final = 5.0
-"""For how long a request waits for a bus that is away, before it is refused."""
+_PATIENCE_S: Final = 20.0
+"""For how long a bus is away before requests are refused; until then they wait. A restart takes some seconds, on a busy machine ten."""
 
 
 class AccessProjection(Projection):

@@ -12,7 +12,7 @@ import msgspec
 from billing.evidence import Evidence
 from bus_schemas.batch import Done
 from services.controller.writer import Writer
-from services.server import device, facts, meter, node
+from services.server import device, facts, meter, sessions
 from services.server.device import Device
 from services.server.facts import FactLog, Noted, Progress
 from services.server.meter import Meter
@@ -197,8 +197,8 @@ CANARIES: Final[dict[Canary, tuple[Any, str]]] = {
     builds_again_what_is_closed: (Session, "_left"),
     hears_lost_sessions: (Session, "_on_done"),
     never_sends_again: (Session, "_on_pong"),
-    forgets_what_it_replaces: (node, "_replayed"),
-    takes_all_for_repeated: (node, "_replayed"),
+    forgets_what_it_replaces: (sessions, "_replayed"),
+    takes_all_for_repeated: (sessions, "_replayed"),
     charges_repeated_time: (meter, "_repeated"),
     gives_a_batch_away: (Meter, "_resumed"),
     renames_facts: (facts, "_name"),

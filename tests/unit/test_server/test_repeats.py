@@ -6,8 +6,7 @@ import pytest
 
 from bus_schemas.session import OpenSession
 from bus_schemas.terms import TaskTerms
-from services.server.node import _elsewhere, _replayed
-from services.server.sessions import Session, SessionRecord
+from services.server.sessions import Session, SessionRecord, _elsewhere, _replayed
 
 TERMS = TaskTerms(tenant="lab", task="t", priority=0)
 
