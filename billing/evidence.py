@@ -15,8 +15,8 @@ charge: by the session that takes its place, before that does anything new, as f
 usage). The same with instructions and launches, and with the core time of a batch that was not over (``begun_ns``, ``resumed_ns``). If the
 node was lost, what is used there from then on does not count, for it is repeated.
 Sessions that are opened there later count like any other. A node may be lost before the log has any session of the task there; then the
-task is placed anew without being displaced. Its session there is given up when another one, where the task is placed now, takes its place,
-whichever of the two facts the log gets first.
+task is placed anew without being displaced. Its sessions there are given up when another one, where the task is placed now, takes their
+place, whichever of the facts the log gets first.
 
 So a stolen key charges for sessions that keys of the tenant could have had, and no more than the node could have delivered meanwhile. Of a
 node without a key nothing is checked: its bus does not authenticate its clients.
@@ -92,10 +92,14 @@ class _Chain(msgspec.Struct, array_like=True):
     """The same of the first batch that is new: it had begun."""
 
     def displace(self, name: str, session: _Session) -> None:
-        self.open -= 1
-        self.left[name] = None
+        self.leave(name)
         self.begun_ns += session.begun_ns
         self.repeatable = msgspec.structs.replace(self.done, core_ns=max(0, self.done.core_ns - self.begun_ns))
+
+    def leave(self, name: str) -> None:
+        """It counts no longer, without anything of it that may be repeated."""
+        self.open -= 1
+        self.left[name] = None
 
 
 class _Task(msgspec.Struct, array_like=True):
@@ -108,8 +112,8 @@ class _Task(msgspec.Struct, array_like=True):
     """By the name of their first session."""
     placed: str = ""
     """The node where it was placed last."""
-    replaced: dict[str, None] = {}
-    """Sessions whose place one on that node took."""
+    followed: dict[str, str] = {}
+    """Chains in which a session has taken another one's place: the node of the last that did, where the task was placed."""
 
 
 class _Session(msgspec.Struct, array_like=True):
@@ -125,6 +129,8 @@ class _Session(msgspec.Struct, array_like=True):
     """Its task was displaced while the node was lost."""
     leaving: bool
     """It is being ended, because its task is to run elsewhere."""
+    stranded: bool = False
+    """Its node was lost when it opened, or its task was displaced from there: its client may have left for another one already."""
     begun_ns: int = 0
     """Charged core time of a batch that is not over."""
 
@@ -247,8 +253,10 @@ class Evidence(msgspec.Struct, array_like=True):
         resumed_ns = min(chain.begun_ns, usage.resumed_ns)
         chain.begun_ns -= resumed_ns
         free = chain.repeatable.take(Work(usage.displaced_ns, usage.displaced_instructions, usage.displaced_launches))
+        begun_ns = min(chain.begun_ns, usage.displaced_ns - free.core_ns)  # the batch that had begun is among those
+        chain.begun_ns -= begun_ns
         counts = Work(
-            usage.core_ns - usage.recovered_ns - free.core_ns - resumed_ns,
+            usage.core_ns - usage.recovered_ns - free.core_ns - begun_ns - resumed_ns,
             usage.instructions - free.instructions,
             usage.launches - free.launches,
         )
@@ -283,7 +291,7 @@ class Evidence(msgspec.Struct, array_like=True):
             return
         task = self.tasks[session.task]
         chain = task.chains[session.chain]
-        if session.leaving:
+        if session.leaving or session.stranded:
             chain.displace(name, session)
             return
         chain.open -= 1
@@ -322,35 +330,39 @@ class Evidence(msgspec.Struct, array_like=True):
         task = self._task(event.task, event.tenant)
         if task is None:
             return session
-        if event.replaces and event.node == task.placed:
-            task.replaced[event.replaces] = None
-            self._give_up(task, event.replaces)
-        session.chain = self._chain_of(task, event) or event.session
+        session.chain = self._chain_of(task, event)
         chain = task.chains.setdefault(session.chain, _Chain())
         chain.open += 1
+        session.stranded = event.node in task.given_up or event.node in self.away
         session.leaving = any(one.leaving and one.task == event.task for one in self.sessions[event.node].values())
-        replaced = event.session in task.replaced and event.node != task.placed
         lost = event.node in self.away and event.node in task.given_up  # whatever the node's clock says
-        if replaced or lost or event.at_ns < task.given_up.get(event.node, 0):
+        followed = task.followed.get(session.chain, event.node) != event.node != task.placed
+        if followed or lost or event.at_ns < task.given_up.get(event.node, 0):
             session.given_up = True
-            chain.displace(event.session, session)
+            chain.leave(event.session)
+        elif event.replaces and event.node == task.placed:
+            task.followed[session.chain] = event.node
+            self._give_up(event.task, session.chain)
         return session
 
-    def _give_up(self, task: _Task, name: str) -> None:
-        """A session elsewhere does not count any more, for one where the task is placed now takes its place."""
+    def _give_up(self, name: str, chain: str) -> None:
+        """Sessions of this chain of a task elsewhere do not count any more, for one where the task is placed now takes their place."""
+        task = self.tasks[name]
         for node in task.hosts:
-            known = self.sessions.get(node, {}).get(name) if node != task.placed else None
-            if known is not None and known.chain in task.chains and not (known.given_up or known.leaving):
-                known.given_up = True
-                task.chains[known.chain].displace(name, known)
+            for session, known in self.sessions.get(node, {}).items() if node != task.placed else ():
+                if (known.task, known.chain) == (name, chain) and not (known.given_up or known.leaving):
+                    known.given_up = True
+                    task.chains[chain].displace(session, known)
 
     def _chain_of(self, task: _Task, event: SessionOpenedFact) -> str:
-        """The chain of the session whose place this one takes; empty: there is none."""
+        """The chain of the session whose place this one takes, or its own. The log may not have that one yet."""
+        if event.origin or not event.replaces:
+            return event.origin or event.session
         for node in task.hosts:
             known = self.sessions.get(node, {}).get(event.replaces)
-            if known is not None and (known.task, known.tenant) == (event.task, event.tenant):
+            if known is not None and known.chain and (known.task, known.tenant) == (event.task, event.tenant):
                 return known.chain
-        return next((name for name, chain in task.chains.items() if event.replaces in chain.left), "")
+        return next((name for name, chain in task.chains.items() if event.replaces in chain.left), event.replaces)
 
     def _doubt(self, event: SessionOpenedFact) -> str:
         """Why this session of a node with a key does not count, or empty."""

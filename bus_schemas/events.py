@@ -81,6 +81,9 @@ class SessionOpenedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
     """W3C trace context of the session's sampled batches, or empty."""
     replaces: Recorded = ""
     """The session whose place it takes, for that one was lost or displaced; or empty. The word of the client."""
+    origin: Recorded = ""
+    """The first of the sessions that took each other's place until it; empty: it is that one, or its client does not say. The word of the
+    client."""
 
 
 OUTCOME_ERROR_CHARS_MAX: Final = 200

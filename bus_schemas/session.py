@@ -64,7 +64,8 @@ class OpenSession(msgspec.Struct, frozen=True):
     may wait for memory that others hold before it fails, 0: not at all. ``traceparent`` (W3C): of the session's trace, or empty.
     ``replaces``: the session whose memory was lost and whose batches are repeated in this one, or empty; a repeated batch has a number
     lower by ``skips`` here. ``repeats``: the last number here of a batch that was executed there, as the client says; counts where the
-    node does not know the lost session, because it was another node's."""
+    node does not know the lost session, because it was another node's. ``origin``: the first of the sessions that took each other's place
+    until this one, or empty."""
 
     session: Name
     tenant: TenantName
@@ -85,6 +86,7 @@ class OpenSession(msgspec.Struct, frozen=True):
     replaces: Name = ""
     skips: int = 0
     repeats: int = 0
+    origin: Name = ""
 
     @property
     def terms(self) -> TaskTerms:

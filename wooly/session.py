@@ -590,7 +590,7 @@ class Session:
         restored = self._log.restore()
         skipped = self._log.base - len(restored)
         lost, node, port = self._rebuild.lost, self._node, self._data_port
-        ended = Lost(lost, skipped - self._skipped, self._log.last - skipped, self._rebuild.displaced)
+        ended = Lost(lost, skipped - self._skipped, self._last_executed() - skipped, self._rebuild.displaced)
         if ended.displaced:
             self._leave_books(lost, node)  # else its task would not be placed elsewhere
         info = self._opening.open_again(ended, self._check_left)
@@ -622,6 +622,12 @@ class Session:
                     return not self._rebuild.running
             if not self._repeated(sent):
                 return False
+
+    def _last_executed(self) -> int:
+        """The last batch that may have been executed. With an image, of those that were answered: the bill cannot tell the work of others
+        from what is in the image, and does not count it."""
+        with self._state:
+            return self._log.last if self._log.base else max(self._log.last, *self._sent, 0)
 
     def _leave_books(self, lost: str, node: str) -> None:
         """End a session that is lost; its totals are for people."""

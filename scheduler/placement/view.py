@@ -210,6 +210,9 @@ class ClusterView(ClusterState):
                 self._recount_session(name)
                 task = self.tasks.get(session.fact.task)
                 if task is not None and not session.given_up and (task.state == QUEUED or cut_off(task)):
+                    if task.placed is None:  # it waited for a place, and its client had found this one in time
+                        gpus = tuple(sorted({self.sessions[other].fact.gpu for other in task.sessions}))
+                        task.placed = TaskPlaced(event.at_ns, task.submitted.task, event.node, gpus, (), (), self.position)
                     self._transition(task, Phase.STARTED, event.at_ns)
 
     def _leaving(self, event: NodeLeaving) -> None:

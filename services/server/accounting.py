@@ -143,6 +143,7 @@ class Accounting:
             pace_percent=terms.pace_percent,
             traceparent=record.traceparent,
             replaces=record.replaces,
+            origin=record.origin,
         )
         self._facts.record("session", record.session, [fact])
 

@@ -304,6 +304,7 @@ class Node:
             principal=principal,
             traceparent=request.traceparent if parse_traceparent(request.traceparent) is not None else "",
             replaces=request.replaces,
+            origin=request.origin,
             **(repeats_of(replaced, request) if unanswered is None else repeats_again(unanswered)),
         )
         self._opens.opened(request.tenant, principal, time.monotonic_ns())
@@ -404,6 +405,8 @@ class Node:
         lost = self._devices[gpu].lost.get(request.session)
         if lost is not None and not is_unanswered(lost, request, principal):
             return Fault(faults.SESSION_TAKEN, f"session {request.session} exists already, and its memory is lost")
+        if any(request.session in device.ended for device in self._devices):  # its client had no answer, or that one came too late
+            return Fault(faults.SESSION_UNKNOWN, f"session {request.session} has ended; open another one", fatal=False)
         fault = self._allowances.ceiling_fault(request.tenant, request.priority) or self._quota_fault(request.tenant, principal)
         if fault is not None:
             return fault

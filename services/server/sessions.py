@@ -60,6 +60,8 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     elsewhere: bool = False
     #: The session whose place it takes; empty: none.
     replaces: str = ""
+    #: The first of the sessions that took each other's place until it; empty: it is that one.
+    origin: str = ""
     #: Core time of the batch after ``replayed`` that is not charged: a lost session had begun it.
     begun_ns: int = 0
 

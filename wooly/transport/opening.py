@@ -31,6 +31,7 @@ from wooly.errors import (
     PlacementError,
     ProtocolError,
     QuotaReachedError,
+    SessionLostError,
     TaskCancelledError,
     WoolyError,
     from_fault,
@@ -295,6 +296,8 @@ class Opening:
         self._place = place_for(config, self._title, device) if config.controller_url else _own_choice(bus, config, self._title)
         #: where the session was opened last
         self._opened = self._place
+        #: the first session
+        self._origin = ""
         #: the task waits for another place
         self._nowhere = False
         self._looking = threading.Lock()
@@ -303,22 +306,29 @@ class Opening:
 
     def open(self) -> SessionOpened:
         """The node's answer. Raises what ``open_session`` raises."""
-        name = self._name()
-        return repeat(lambda: self._open(self._place, name, None), _start_wait_s(self._config))
+        return self._open_placed(None, _start_wait_s(self._config), lambda: None)
 
     def open_again(self, lost: Lost, check: Callable[[], None]) -> SessionOpened:
-        """Open a session in the place of a lost one, where the task is placed by now. ``check`` is called before each new try, and may
-        raise. Raises what ``open`` does."""
-        left = self._opened if lost.displaced else None
+        """Open a session in the place of a lost one. ``check`` is called before each new try, and may raise. Raises what ``open`` does."""
+        return self._open_placed(lost, self._config.recovery_wait_s, check)
+
+    def _open_placed(self, lost: Lost | None, wait_s: float, check: Callable[[], None]) -> SessionOpened:
+        """Open a session where the task is placed by now, under one name for each placement while its node may have it."""
+        left = self._opened if lost is not None and lost.displaced else None
         names: dict[int, str] = {}
 
         def again() -> SessionOpened:
-            if names or lost.displaced or self._nowhere:
+            if names or left is not None or self._nowhere:
                 self._look(left)
             place = self._place
-            return self._open(place, names.setdefault(place.position, self._name()), lost)
+            try:
+                return self._open(place, names.setdefault(place.position, self._name()), lost)
+            except Away as away:
+                if isinstance(away.error, SessionLostError):  # it has ended there, before its client heard of it
+                    names[place.position] = self._name()
+                raise
 
-        return repeat(again, self._config.recovery_wait_s, check)
+        return repeat(again, wait_s, check)
 
     def displaced(self) -> bool:
         """Whether the task is placed anew by now, or waits for a place because its node is lost: the controller is asked, and asked to
@@ -380,11 +390,14 @@ class Opening:
             **msgspec.structs.asdict(place.terms),
         )
         if lost is not None:
-            request = msgspec.structs.replace(request, replaces=lost.session, skips=lost.skips, repeats=lost.repeats)
+            request = msgspec.structs.replace(
+                request, replaces=lost.session, skips=lost.skips, repeats=lost.repeats, origin=self._origin or lost.session
+            )
         found = _open(self._bus, place.node, request)
         if found.node is None:
             raise ProtocolError("the node opened a session without identifying itself; client and node are of different versions")
         self._opened = place
+        self._origin = self._origin or name
         return msgspec.structs.replace(found, task=place.terms.task)
 
 

@@ -252,26 +252,48 @@ class Oracle:
         _expect(not found.first_difference, f"the bill is not what the log gives: {found.first_difference}")
         _expect(not found.findings, f"the bill has findings: {found.findings}")
         _expect(not sum(view.ledger.balances.values()), "the ledger does not sum to zero")
+        silent = {(event.node, event.session) for _, event in log if isinstance(event, SessionClosedFact) and event.reason == "lease"}
         late: Counter[str] = Counter()
+        again: Counter[str] = Counter()
+        launched_again: Counter[str] = Counter()
         displaced: set[tuple[str, str]] = set()
+        placed: dict[str, str] = {}
+        away: set[str] = set()
         for _, event in log:
-            if isinstance(event, TaskDisplaced) and event.lost:
-                displaced.add((event.task, event.node))
-            elif isinstance(event, UsageRecorded) and (event.task, event.node) in displaced:
-                late[event.task] += event.core_ns  # of a node that was lost: it counts no longer, even if an image has its work
+            match event:
+                case NodeLost():
+                    away.add(event.node)
+                case NodeRegistered() | NodeRecovered():
+                    away.discard(event.node)
+                case TaskPlaced():
+                    before, placed[event.task] = placed.get(event.task, ""), event.node
+                    if before in away:
+                        displaced.add((event.task, before))
+                case TaskDisplaced(lost=True):
+                    displaced.add((event.task, event.node))
+                case UsageRecorded():
+                    if (event.task, event.node) in displaced:
+                        late[event.task] += event.core_ns  # of a node that was lost: it counts no longer, even if an image has its work
+                    if (event.node, event.session) in silent:  # its client was away for too long: what it repeats is charged again
+                        again[event.task] += event.core_ns
+                        launched_again[event.task] += event.launches
+                case _:
+                    pass
         for one in self.system.clients:
             rows = [row for (_, _, task, _, _), row in view.rows.items() if task == one.task and task]
             runs = [step for step in one.script.steps if step.kind == "run"]
             core_ns, launches = sum(row.core_ns for row in rows), sum(row.launches for row in rows)
             wanted_ns, facts = sum(step.cost_ms for step in runs) * MS, sum(row.facts for row in rows)
             name = one.script.name
-            _expect(core_ns <= wanted_ns, f"{name} is charged {core_ns} core-ns, an undisturbed run {wanted_ns}")
-            _expect(launches <= len(runs), f"{name} is charged {launches} launches, an undisturbed run {len(runs)}")
+            _expect(core_ns <= wanted_ns + again[one.task], f"{name} is charged {core_ns} core-ns, an undisturbed run {wanted_ns}")
+            _expect(
+                launches <= len(runs) + launched_again[one.task], f"{name} is charged {launches} launches, an undisturbed run {len(runs)}"
+            )
             unreported_ns = self.unreported[one.task] + late[one.task]
             if one.verdict == "finished":
                 least_ns = wanted_ns - unreported_ns
                 _expect(core_ns >= least_ns, f"{name} is charged {core_ns} core-ns only, at least {least_ns} were reported")
-                _expect(launches == len(runs) or unreported_ns > 0, f"{name} is charged {launches} launches only of {len(runs)}")
+                _expect(launches >= len(runs) or unreported_ns > 0, f"{name} is charged {launches} launches only of {len(runs)}")
             micro = sum(row.core_micro for row in rows)
             _expect(0 <= core_ns * _CORE_MICRO // 10**9 - micro <= facts, f"{name} pays {micro} for {core_ns} core-ns")
 

@@ -5,6 +5,7 @@ connections, the executor, REST, and the parts of a node that are not judged her
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -34,8 +35,9 @@ from services.controller.writer import Writer
 from services.kit import follow
 from services.kit.access.rules import local_identity
 from services.kit.bus import Bus
-from services.kit.errors import KitError
+from services.kit.errors import BusRefused, KitError
 from services.kit.quotas import QuotaReached
+from services.kit.seal import NAME_HEADER
 from services.server import accounting, device, facts, node
 from services.server.facts import FactLog, last_epoch
 from services.server.settings import MemorySettings, Settings, Trust
@@ -59,6 +61,14 @@ class SimulatedBus(Bus):
         name = config["name"]
         await self.consumers._ask(lambda broker: broker.ensure(name))  # type: ignore[attr-defined]  # Consumers of this simulation
         return {"config": config, "state": {"last_seq": 0}}
+
+    async def js_api(self, verb: str, body: dict[str, Any] | None = None, timeout_s: float = 0.0) -> dict[str, Any]:
+        """``STREAM.MSG.GET`` by subject; what else is asked has a method of its own."""
+        stream, subject = verb.removeprefix("STREAM.MSG.GET."), (body or {})["last_by_subj"]
+        at, name = await self.consumers._ask(lambda broker: broker.last_on(stream, subject))  # type: ignore[attr-defined]  # as above
+        if not at:
+            raise BusRefused("no message found", 10037)
+        return {"message": {"seq": at, "hdrs": base64.b64encode(f"NATS/1.0\r\n{NAME_HEADER}: {name}\r\n\r\n".encode())}}
 
 
 async def connect(process: Process, network: Network, broker: Broker) -> SimulatedBus:

@@ -504,6 +504,12 @@ class Broker:
             return None
         return StreamAbout(stream.made, stream.last, stream.last_among(asked.subject) if asked.subject else 0)
 
+    def last_on(self, name: str, subject: str) -> tuple[int, str]:
+        """Position and message id of the last message on a subject; 0 and empty: there is none."""
+        stream = self.streams[name]
+        at = stream.last_on.get(subject, 0)
+        return at, (stream.messages[at - 1][0].headers or {}).get("Nats-Msg-Id", "") if at else ""
+
     def follow(self, nats: Nats, asked: Follow, among: Sequence[str] = ()) -> Following | None:
         stream = self.streams.get(asked.stream)
         if stream is None:
