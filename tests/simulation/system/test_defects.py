@@ -195,3 +195,24 @@ def test_a_server_whose_journal_fails_grants_no_grace() -> None:
 
     _run(_plan(_script(think_ns=300 * MS), faults=(_fault("fill node", 1500 * MS, 2 * S),), stop_grace_s=10.0), prepare)
     assert ends and ends[0] < 4 * S
+
+
+def test_a_name_of_a_session_that_has_ended_is_not_used_again() -> None:
+    """Answers to its opening are lost until its task was moved, and its node ended it: the client asks where the task is placed now."""
+
+    def prepare(system: System) -> None:
+        system.broker.drops = lambda message: system.world.now_ns < 14 * S and _answers(message, b"token")
+
+    outcome = _run(_plan(_script(), faults=(_fault("move", S),), nodes=2), prepare)
+    assert outcome.counts["moves: 200"] == 1
+
+
+def test_batches_whose_answers_are_lost_with_their_node_are_charged_once() -> None:
+    """Their use was reported; the client repeats them elsewhere without knowing that they were executed."""
+
+    def prepare(system: System) -> None:
+        system.broker.drops = lambda message: 800 * MS < system.world.now_ns < 3 * S and message.subject.endswith(".done")
+
+    plan = _plan(_script(cost_ms=20), faults=(_fault("fail node", 2600 * MS, 30 * S),), nodes=2)
+    outcome = _run(replace(plan, node_lease_ms=2500), prepare)
+    assert outcome.counts["sessions built again"] == 1

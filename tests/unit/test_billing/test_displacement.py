@@ -14,6 +14,7 @@ from bus_schemas.events import (
     Event,
     KeyIssued,
     NodeLost,
+    NodeRecovered,
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
@@ -40,8 +41,9 @@ def placed(node: str, task: str = "t") -> TaskPlaced:
     return TaskPlaced(START, task, node, (0,), (), (), 0)
 
 
-def opened(session: str, node: str, replaces: str = "", task: str = "t", tenant: str = "beta", at_ns: int = START) -> SessionOpenedFact:
-    return SessionOpenedFact(at_ns, session, tenant, task, node, 0, 2, GIB, title="model", replaces=replaces)
+def opened(session: str, node: str, replaces: str = "", task: str = "t", tenant: str = "beta", **more: Any) -> SessionOpenedFact:
+    terms = {"at_ns": START, "gpu": 0, "priority": 2, "quota_bytes": GIB, "title": "model"} | more
+    return SessionOpenedFact(session=session, tenant=tenant, task=task, node=node, replaces=replaces, **terms)
 
 
 def closed(session: str, node: str, reason: str = "displaced") -> SessionClosedFact:
@@ -202,6 +204,25 @@ EXECUTOR = [opened("kb-2", "a", "kb-1"), closed("kb-1", "a", "executor_lost")]
                       used("kb-2", "b", 11, repeats=11), used("kb-2", "b", 2, resumed_ns=2 * SECOND, begun_ns=2 * SECOND), lost("b"),
                       placed("c"), opened("kb-3", "c", "kb-2"), used("kb-3", "c", 11, repeats=11),
                       used("kb-3", "c", 8, resumed_ns=8 * SECOND)], {"a": 14, "b": 0, "c": 5}, id="it was not over twice"),
+        pytest.param([*BEGUN, used("kb-1", "a", 4, begun_ns=3 * SECOND), lost("a"), placed("b"), opened("kb-2", "b", "kb-1"),
+                      used("kb-2", "b", 16, repeats=16)], {"a": 14, "b": 2}, id="the client says that it was repeated as well"),
+        pytest.param([*BEGUN, lost("a"), placed("b"), opened("kb-3", "b", "kb-2", origin="kb-1"),
+                      opened("kb-2", "a", "kb-1", origin="kb-1", at_ns=AT - 1), used("kb-2", "a", 11, recovered_ns=11 * SECOND),
+                      used("kb-3", "b", 12, repeats=12)], {"a": 10, "b": 2}, id="the log hears too late of the one whose place it takes"),
+        pytest.param([*BEGUN, *EXECUTOR, lost("a"), placed("b"), opened("kb-3", "b", "kb-1"), used("kb-3", "b", 11, repeats=11)],
+                     {"a": 10, "b": 1}, id="the client did not hear of the second session"),
+        pytest.param([*BEGUN, *EXECUTOR, opened("kb-3", "a", "kb-2"), closed("kb-2", "a", "executor_lost"), lost("a"), placed("b"),
+                      opened("kb-4", "b", "kb-2", origin="kb-1"), used("kb-4", "b", 11, repeats=11)],
+                     {"a": 10, "b": 1}, id="the client did not hear of the third session"),
+        pytest.param([placed("b"), opened("kb-2", "b", "kb-1"), used("kb-2", "b", 10, repeats=10), closed("kb-2", "b", "done"), *BEGUN],
+                     {"a": 0, "b": 10}, id="the log hears of a session after the end of the one in its place"),
+        pytest.param([*LOST, used("kb-2", "b", 6, repeats=6), opened("kb-9", "a", "kb-1", at_ns=AT - 1), used("kb-2", "b", 6, repeats=6)],
+                     {"a": 10, "b": 2}, id="a session that the log hears of too late gives nothing to repeat"),
+        pytest.param([*BEGUN, lost("a"), opened("kb-2", "a", "kb-1", at_ns=AT + 1), closed("kb-1", "a", "node_restarted"),
+                      used("kb-2", "a", 14, recovered_ns=10 * SECOND), closed("kb-2", "a"), placed("b"), opened("kb-3", "b", "kb-2"),
+                      used("kb-3", "b", 15, repeats=15)], {"a": 14, "b": 1}, id="the lost node was back before the task had a place"),
+        pytest.param([NodeLost(START, "a", 1, "silent"), *BEGUN, NodeRecovered(START, "a", 1), opened("kb-2", "a", "kb-1"),
+                      closed("kb-1", "a"), used("kb-2", "a", 11, repeats=11)], {"a": 11}, id="its client took it for lost, and returned"),
         pytest.param([placed("b"), *BEGUN, used("kb-1", "a", 5)], {"a": 15}, id="it stays where it began, though it was placed anew"),
         pytest.param([*BEGUN, placed("b"), opened("kb-2", "a", "kb-1"), used("kb-2", "a", 5, repeats=5)], {"a": 15},
                      id="nothing is given up for a session where the task is not placed"),
@@ -219,9 +240,13 @@ def test_the_bill_of_displaced_work(events: list[Event], charges: dict[str, int]
     [
         pytest.param([opened("kb-2", "b", "kb-1", "u"), used("kb-2", "b", 10, repeats=10, task="u")], 20, id="another task"),
         pytest.param([opened("kc-2", "b", "kb-1", "t", "acme"), used("kc-2", "b", 10, repeats=10, tenant="acme")], 20, id="another tenant"),
+        pytest.param([opened("kb-2", "b", "kb-1", "u", origin="kb-1"), used("kb-2", "b", 10, repeats=10, task="u")], 20,
+                     id="another task that names its origin"),
+        pytest.param([opened("kc-2", "b", "kb-1", "t", "acme", origin="kb-1"), used("kc-2", "b", 10, repeats=10, tenant="acme")], 20,
+                     id="another tenant that does"),
         pytest.param([opened("kb-2", "b", "kb-1", ""), used("kb-2", "b", 10, repeats=10, task="")], 20, id="no task"),
     ],
-)
+)  # fmt: skip
 def test_others_have_nothing_of_it(events: list[Event], charges: int) -> None:
     view = fold(*LOST[:-1], *events, keys=False)
     assert sum(charged(view).values()) == charges
