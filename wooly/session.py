@@ -106,6 +106,8 @@ class _Rebuild:
     running: bool = False
     #: the last session on a node that was lost
     lost: str = ""
+    #: the last session that was ended, because another one takes its place
+    left: str = ""
     #: batches that have not been sent to the new session yet
     todo: dict[int, _Sent] = field(default_factory=dict)
     #: of those that were answered before: what was kept, and whether all their answers are wanted again
@@ -591,9 +593,14 @@ class Session:
         skipped = self._log.base - len(restored)
         lost, node, port = self._rebuild.lost, self._node, self._data_port
         ended = Lost(lost, skipped - self._skipped, self._last_executed() - skipped, self._rebuild.displaced)
-        if ended.displaced:
-            self._leave_books(lost, node)  # else its task would not be placed elsewhere
-        info = self._opening.open_again(ended, self._check_left)
+
+        def check() -> None:
+            self._check_left()
+            if ended.displaced and self._rebuild.left != lost:
+                self._leave_books(lost, node)  # else its task would not be placed elsewhere
+
+        check()
+        info = self._opening.open_again(ended, check)
         self._bus.call(self._bus.subscribe(subjects.session_done(info.session, self._bus.principal), self._on_done), _SUBSCRIBE_S)
         if not ended.displaced:
             self._leave_books(lost, node)  # not before: the node counts what is repeated by what it knows of this one
@@ -634,6 +641,7 @@ class Session:
         with contextlib.suppress(NoAnswer, TimeoutError, msgspec.DecodeError):
             over = self._close_request(CloseSession(lost, "displaced"), _PING_S, node)
             self._before.append(self._bus.call(over, 2 * _PING_S))
+            self._rebuild.left = lost
 
     def _relink(self, before: DataPort) -> None:
         self._data_port.open()

@@ -51,7 +51,7 @@ from services.server.metrics import Standing
 from services.server.model_cache_door import answer_open
 from services.server.orders import Orders, Overcommit
 from services.server.principals import Principals
-from services.server.sessions import Session, SessionRecord, is_unanswered, repeats_again, repeats_of
+from services.server.sessions import DISPLACED, Session, SessionRecord, is_unanswered, repeats_again, repeats_of
 from services.server.settings import Settings
 from wooly.shared.trace import parse_traceparent
 
@@ -437,6 +437,7 @@ class Node:
             lost = device.lost.get(request.session)
             if lost is not None and lost.record.principal == subjects.requester(subject):
                 lost.outcome = lost.outcome or sound_outcome(request.outcome)
+                lost.reason = DISPLACED if request.reason == DISPLACED else lost.reason  # its client continues on another node
                 device.end_lost(lost)
         found = self._find(request.session, subjects.requester(subject))
         if found is None:  # over already, as after a cancel: what it used all the same
@@ -447,7 +448,7 @@ class Node:
         session.outcome = session.outcome or sound_outcome(request.outcome)
         totals = await device.close(session, request.last_seq, request.reason)
         await self._facts.settled(_SETTLE_S)
-        return _encode(totals)
+        return None if self._facts.failed.is_set() else _encode(totals)  # to the next server it is not over
 
     async def _ping(self, subject: str, data: bytes) -> bytes | None:
         ping = _decode(data, Ping)

@@ -252,7 +252,8 @@ class Oracle:
         _expect(not found.first_difference, f"the bill is not what the log gives: {found.first_difference}")
         _expect(not found.findings, f"the bill has findings: {found.findings}")
         _expect(not sum(view.ledger.balances.values()), "the ledger does not sum to zero")
-        silent = {(event.node, event.session) for _, event in log if isinstance(event, SessionClosedFact) and event.reason == "lease"}
+        replaced = {event.replaces for _, event in log if isinstance(event, SessionOpenedFact)}
+        ended = {event.session for _, event in log if isinstance(event, SessionClosedFact) and event.reason == "lease"}
         late: Counter[str] = Counter()
         again: Counter[str] = Counter()
         launched_again: Counter[str] = Counter()
@@ -274,7 +275,7 @@ class Oracle:
                 case UsageRecorded():
                     if (event.task, event.node) in displaced:
                         late[event.task] += event.core_ns  # of a node that was lost: it counts no longer, even if an image has its work
-                    if (event.node, event.session) in silent:  # its client was away for too long: what it repeats is charged again
+                    if event.session in ended & replaced:  # its client was away for too long: what it repeats is charged again
                         again[event.task] += event.core_ns
                         launched_again[event.task] += event.launches
                 case _:
