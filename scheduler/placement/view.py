@@ -210,9 +210,7 @@ class ClusterView(ClusterState):
                 self._recount_session(name)
                 task = self.tasks.get(session.fact.task)
                 if task is not None and not session.given_up and (task.state == QUEUED or cut_off(task)):
-                    if task.placed is None:  # it waited for a place, and its client had found this one in time
-                        gpus = tuple(sorted({self.sessions[other].fact.gpu for other in task.sessions}))
-                        task.placed = TaskPlaced(event.at_ns, task.submitted.task, event.node, gpus, (), (), self.position)
+                    self._found(task, event.node, event.at_ns)
                     self._transition(task, Phase.STARTED, event.at_ns)
 
     def _leaving(self, event: NodeLeaving) -> None:
@@ -281,8 +279,15 @@ class ClusterView(ClusterState):
             task.sessions.add(event.session)
             self._touch(task)
             if not lost and not released(task):
+                self._found(task, event.node, event.at_ns)
                 self._asked(task, STARTED, "", event.at_ns)
             self._follow_task(task, event.session)
+
+    def _found(self, task: TaskView, node: str, at_ns: int) -> None:
+        """A task runs there. If it waited for a place again, for its node was lost, its client had found this one before."""
+        if task.phase is Phase.WAITING:
+            gpus = tuple(sorted({self.sessions[name].fact.gpu for name in task.sessions}))
+            task.placed = TaskPlaced(at_ns, task.submitted.task, node, gpus, (), (), self.position)
 
     def _attributed(self, event: SessionOpenedFact) -> SessionOpenedFact:
         """The session with the task that it counts for: only one of its tenant that was placed on its node, because nodes write these

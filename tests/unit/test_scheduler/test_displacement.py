@@ -369,8 +369,9 @@ def test_the_memo_of_the_queue_knows_of_displaced_tasks() -> None:
     assert queue_due_ns(views[0], MINUTE) is None and sessions_to_end(views[0]) == []
 
 
-def test_a_task_that_runs_where_it_was_placed_before_its_node_was_lost_has_that_place() -> None:
+@pytest.mark.parametrize("events", [(opened("s", "a"), back("a")), (back("a"), opened("s", "a")), (restarted("a"), opened("s", "a"))])
+def test_a_task_that_runs_where_it_was_placed_before_its_node_was_lost_has_that_place(events: tuple[Event, ...]) -> None:
     """Its client found the place before the controller took the node for lost, and the log heard of its session afterwards."""
-    found = after(silent("a"), opened("s", "a"), back("a"), wish=QUEUES).tasks["t"]
+    found = after(silent("a"), *events, wish=QUEUES).tasks["t"]
     assert found.phase is STARTED and found.placed is not None
     assert (found.placed.node, found.placed.gpus) == ("a", (0,))
