@@ -180,6 +180,8 @@ class Device:
         """Tell the log again of the sessions taken over: the node's new epoch has them."""
         for session in self.sessions.values():
             self._accounting.opened_fact(session.record)
+        if self.sessions:
+            self._note()  # else a server after this one would not know of them, if the executor ends with it
 
     def leave(self) -> None:
         """Leave sessions and executor to the next server, as after a crash: it takes over what runs, and the reports of it."""

@@ -216,3 +216,11 @@ def test_batches_whose_answers_are_lost_with_their_node_are_charged_once() -> No
     plan = _plan(_script(cost_ms=20), faults=(_fault("fail node", 2600 * MS, 30 * S),), nodes=2)
     outcome = _run(replace(plan, node_lease_ms=2500), prepare)
     assert outcome.counts["sessions built again"] == 1
+
+
+def test_a_server_knows_of_sessions_that_the_one_before_had_taken_over() -> None:
+    """The disk is full when they are opened, so the first server cannot note them; the machine fails before the second one does so in turn,
+    and the client is killed."""
+    faults = (_fault("fill node", 470 * MS, 900 * MS), _fault("kill client", 2200 * MS), _fault("fail node", 2250 * MS, S))
+    outcome = simulate(0, _plan(_script(think_ns=300 * MS), faults=faults))
+    assert outcome.counts["scripts: killed"] == 1
