@@ -181,7 +181,7 @@ class Device:
         for session in self.sessions.values():
             self._accounting.opened_fact(session.record)
         if self.sessions:
-            self._note()  # else a server after this one would not know of them, if the executor ends with it
+            self._take_stock()  # else a server after this one would not know of them, if the executor ends with it
 
     def leave(self) -> None:
         """Leave sessions and executor to the next server, as after a crash: it takes over what runs, and the reports of it."""
@@ -577,6 +577,9 @@ class Device:
                 self.close(session, -1, session.reason)
         self._on(core.Tick(time.monotonic_ns()))  # after the ends above: the core's time never runs backwards
         self._dispatch.flush()
+        self._take_stock()
+
+    def _take_stock(self) -> None:
         self._accounting.settle(in_flight=self._dispatch.state.in_flight > 0, whole=False)
         self._note()
 
