@@ -401,6 +401,16 @@ class TotpBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return "TotpBody()"
 
 
+class TotpRemovalBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """``code``: what the app shows, or a recovery code."""
+
+    password: Password
+    code: Code
+
+    def __repr__(self) -> str:
+        return "TotpRemovalBody()"
+
+
 class PasswordBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     old_password: Password
     new_password: Password

@@ -26,6 +26,7 @@ LEFT_OUT = {
     ("GET", "/api/v1/billing/ledger"), ("GET", "/api/v1/keys/{key}"), ("GET", "/api/v1/placements"), ("GET", "/api/v1/tenants/{tenant}"),
     ("GET", "/api/v1/users/{user}"), ("POST", "/api/v1/placements/query"), ("POST", "/api/v1/session"),
     ("POST", "/api/v1/session/oidc"), ("POST", "/api/v1/session/password"), ("POST", "/api/v1/tokens"), ("PUT", "/api/v1/session/totp"),
+    ("POST", "/api/v1/session/totp/removal"),
 }  # fmt: skip
 """Operations that the client has no method for."""
 

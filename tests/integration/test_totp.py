@@ -32,7 +32,7 @@ def plane() -> Iterator[Plane]:
     with Plane(WOOLY_AUTH="on", WOOLY_BOOTSTRAP_KEY=ADMIN, WOOLY_TRUSTED_PROXIES="127.0.0.1") as plane:
         door = Door(plane.controller.url)
         assert door("POST", "/api/v1/tenants", {"id": "acme"}, ADMIN).status == 201
-        for user in ("anna", "bert", "cleo", "dora"):
+        for user in ("anna", "bert", "cleo", "dora", "fred"):
             body = {"id": user, "role": "member", "tenant": "acme", "password": PASSWORD}
             assert door("POST", "/api/v1/users", body, ADMIN).status == 201
         yield plane
@@ -91,7 +91,10 @@ def test_a_password_needs_its_code_and_no_code_counts_twice(door: Door) -> None:
 
     renewed["X_CSRF_Token"] = door("GET", "/api/v1/session", **renewed).json["csrf_token"]
     again = door("PUT", "/api/v1/session/totp", {"password": PASSWORD, "secret": SECRET, "code": "000000"}, **renewed)
-    assert (again.status, again.json["detail"]) == (409, "there is a second factor already; an administrator removes it")
+    assert (again.status, again.json["detail"]) == (
+        409,
+        "there is a second factor already; remove it with one of its codes, or have an administrator remove it",
+    )
     records = door("GET", "/api/v1/audit?actor=anna&limit=100", key=ADMIN).json["items"]
     assert {"totp.change", "code.use", "session.begin"} <= {record["action"] for record in records}
     assert not [code for code in (SECRET, *recovery) if code in json.dumps(records)]
@@ -169,6 +172,38 @@ def test_the_pages(door: Door) -> None:
     assert door("POST", "/api/v1/session", {"user": "dora", "password": PASSWORD}).status == 200
 
 
+def test_a_user_removes_their_own(door: Door) -> None:
+    """With password and code; who has taken over a session has neither."""
+    session = door.log_in("fred")
+    removal, login = "/api/v1/session/totp/removal", {"user": "fred", "password": PASSWORD}
+    assert door("POST", removal, {"password": PASSWORD, "code": "000000"}, **session).status == 409
+    for by_page in (False, True):
+        body = {"password": PASSWORD, "secret": SECRET, "code": next_code(SECRET, door, "fred")}
+        enrolled = door("PUT", "/api/v1/session/totp", body, **session)
+        assert enrolled.status == 200, enrolled.body
+        first, second, third = enrolled.json["recovery_codes"][:3]
+        cookie = {"Cookie": enrolled.headers["Set-Cookie"].partition(";")[0]}
+        session = {**cookie, "X_CSRF_Token": door("GET", "/api/v1/session", **cookie).json["csrf_token"]}
+        other = {"Cookie": door("POST", "/api/v1/session", {**login, "code": first}).headers["Set-Cookie"].partition(";")[0]}
+        for password, code in ((PASSWORD, "000000"), (PASSWORD, first), ("a wrong password", second)):
+            assert door("POST", removal, {"password": password, "code": code}, **session).status == 401
+        if by_page:
+            assert b"Remove" in door("GET", "/settings/totp", **session, **PAGE).body
+            form = {"password": PASSWORD, "code": third, "_csrf_token": session["X_CSRF_Token"]}
+            headers = {"Content_Type": FORM, **session, **PAGE}
+            wrong = door("POST", "/settings/totp/removal", urlencode({**form, "code": "000000"}).encode(), **headers)
+            assert wrong.status == 400 and b"code is not valid" in wrong.body
+            done = door("POST", "/settings/totp/removal", urlencode(form).encode(), **headers)
+            assert (done.status, done.headers["Location"].partition("?")[0]) == (303, "/settings/totp")
+        else:
+            done = door("POST", removal, {"password": PASSWORD, "code": third}, **session)
+            assert done.status == 200, done.body
+        assert door("GET", "/api/v1/session", **other).status == 401
+        cookie = {"Cookie": done.headers["Set-Cookie"].partition(";")[0]}
+        session = {**cookie, "X_CSRF_Token": door("GET", "/api/v1/session", **cookie).json["csrf_token"]}
+        assert door("POST", "/api/v1/session", login).status == 200
+
+
 def test_the_command_line(plane: Plane, door: Door, tmp_path: Path) -> None:
     body = {"id": "emil", "role": "member", "tenant": "acme", "password": PASSWORD}
     assert door("POST", "/api/v1/users", body, ADMIN).status == 201
@@ -195,3 +230,5 @@ def test_the_command_line(plane: Plane, door: Door, tmp_path: Path) -> None:
     assert refused.returncode != 0 and "does not let emil in" in refused.stderr
     done = wooly("login", "--user", "emil", lines=f"{PASSWORD}\n{codes[0]}\n")
     assert done.returncode == 0, done.stderr
+    assert wooly("users", "totp", "--off", lines=f"{PASSWORD}\n{codes[1]}\n").returncode == 0
+    assert wooly("login", "--user", "emil", lines=f"{PASSWORD}\n").returncode == 0

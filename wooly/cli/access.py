@@ -258,9 +258,15 @@ def _user_state(controller: str, name: str, disabled: bool) -> None:
 
 @users.command("totp")
 @controller_flag
+@click.option("--off", is_flag=True, help="Remove your own, with one of its codes.")
 @click.option("--remove", metavar="NAME", default="", help="Remove the second factor of this user (administrators).")
-def second_factor(controller: str, remove: str) -> None:
+def second_factor(controller: str, off: bool, remove: str) -> None:
     """Set up a second factor (TOTP) for logins with your own password."""
+    if off:
+        body = {"password": asked("Password: "), "code": asked("Code that the app shows, or a recovery code: ", hide=False)}
+        send_json("POST", controller, f"{_PATH}/session/totp/removal", body, what=_WHAT)
+        echo("your second factor is removed; your other sessions have ended")
+        return
     if remove:
         send_json("DELETE", controller, f"{_PATH}/users/{quote(remove, safe='')}/totp", what=_WHAT)
         echo(f"the second factor of user {remove} is removed; their sessions have ended")

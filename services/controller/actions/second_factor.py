@@ -23,7 +23,8 @@ from services.kit.access.totp import CODE_USE, RECOVERY_CODES, accepted, factor_
 __all__ = ["SecondFactor"]
 
 _WRONG: Final = "user, password or code is not valid"
-_ENROLLED: Final = "there is a second factor already; an administrator removes it"
+_ENROLLED: Final = "there is a second factor already; remove it with one of its codes, or have an administrator remove it"
+_CHANGED: Final = "password or second factor have changed meanwhile"
 
 
 class SecondFactor:
@@ -81,11 +82,27 @@ class SecondFactor:
             if held.stored.totp:
                 raise OutOfState(_ENROLLED)
             if held.stamp != known.stamp:
-                raise Unauthenticated("the password has changed meanwhile")
+                raise Unauthenticated(_CHANGED)
             return Change(replace(held.fact, at_ns=time.time_ns(), totp=factor), "totp.change", name, held.fact.tenant, "enrolled")
 
         await self._log.change(by, decide)
         return codes
+
+    async def remove_own(self, by: Caller, password: str, code: str) -> None:
+        """Remove the caller's. ``code``: the app's, or a recovery code. Raises Unauthenticated, OutOfState, QuotaReached."""
+        name = by.identity.name
+        known = self._log.view.users.get(name)
+        if known is None or not known.stored.totp:
+            raise OutOfState("you have no second factor")
+        await self.log_in(name, password, code, by.source)
+
+        def decide(view: AccessView) -> Change:
+            held = view.users[name]
+            if held.stamp != known.stamp:
+                raise Unauthenticated(_CHANGED)
+            return Change(replace(held.fact, at_ns=time.time_ns(), totp=""), "totp.change", name, held.fact.tenant, "removed")
+
+        await self._log.change(by, decide)
 
     async def remove(self, by: Caller, user: str) -> None:
         """For those who may change the user; sessions of the user end. Raises Denied, NotThere, OutOfState."""

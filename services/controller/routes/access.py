@@ -38,6 +38,7 @@ from services.controller.bodies import (
     TenantBody,
     TokenBody,
     TotpBody,
+    TotpRemovalBody,
     UserBody,
     values_of,
 )
@@ -364,6 +365,15 @@ async def put_totp(request: Ask, data: TotpBody) -> Response[Json]:
     return Response({"recovery_codes": codes}, headers=await renewed_session(request))
 
 
+@post(
+    "/api/v1/session/totp/removal", status_code=200, summary="Remove the caller's second factor", action="anyone", responses=problems(409)
+)
+async def post_totp_removal(request: Ask, data: TotpRemovalBody) -> Response[Json]:
+    """The password alone is enough from now on. All other sessions of the user end; this one gets a new cookie."""
+    await parts_of(request).second_factor.remove_own(caller_of(request), data.password, data.code)
+    return Response({"removed": True}, headers=await renewed_session(request))
+
+
 @post("/login", status_code=303, summary="What the login page sends", action=None, include_in_schema=False)
 async def post_login(request: Ask, data: Annotated[LoginForm, Body(media_type=RequestEncodingType.URL_ENCODED)]) -> Response[None]:
     check_same_site(request.scope)
@@ -481,4 +491,4 @@ def access_of(request: Ask) -> Access:
     return found
 
 
-LOGIN: Final = [session, post_session, delete_session, post_password, put_totp, post_login, post_logout]
+LOGIN: Final = [session, post_session, delete_session, post_password, put_totp, post_totp_removal, post_login, post_logout]

@@ -11,7 +11,7 @@ from litestar import Response, get, post
 from msgspec import UNSET
 
 from services.controller.actions.access import KeyValues, UserValues, visible_actions, visible_keys, visible_tenants, visible_users
-from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, TotpBody, UserBody, values_of
+from services.controller.bodies import KeyBody, NewTenantBody, NewUserBody, TenantBody, TotpBody, TotpRemovalBody, UserBody, values_of
 from services.controller.errors import Stale
 from services.controller.identity import caller_of
 from services.controller.parts import Ask, parts_of
@@ -198,6 +198,21 @@ async def enrol_totp(request: Ask) -> Response[Any]:
     return answer
 
 
+@post("/settings/totp/removal", action="anyone", include_in_schema=False, csrf="form")
+async def remove_own_totp(request: Ask) -> Response[Any]:
+    body, errors = read_as(TotpRemovalBody, await form_values(request))
+    if body is None:
+        return _totp(request, "", errors, 400)
+    try:
+        await parts_of(request).second_factor.remove_own(caller_of(request), body.password, body.code)
+    except (*FORM_ERRORS, Unauthenticated) as error:
+        field, text = form_error(error)
+        return _totp(request, "", {field or "password": text}, 400)
+    answer = redirect("/settings/totp", "The second factor is removed.")
+    answer.headers.update(await renewed_session(request))
+    return answer
+
+
 @post("/settings/users/{user:str}/totp", action="user.write", include_in_schema=False, csrf="form")
 async def remove_totp(request: Ask, user: str) -> Response[Any]:
     await form_values(request)
@@ -343,6 +358,7 @@ async def audit(request: Ask) -> Response[str]:
 
 
 ROUTES: Final = [
-    quotas, users, make_user, one_user, change_user, totp, enrol_totp, remove_totp, tenants, make_tenant, change_tenant, keys, make_key,
+    quotas, users, make_user, one_user, change_user, totp, enrol_totp, remove_own_totp, remove_totp,
+    tenants, make_tenant, change_tenant, keys, make_key,
     revoke_key, audit,
 ]  # fmt: skip
