@@ -224,3 +224,10 @@ def test_a_server_knows_of_sessions_that_the_one_before_had_taken_over() -> None
     faults = (_fault("fill node", 470 * MS, 900 * MS), _fault("kill client", 2200 * MS), _fault("fail node", 2250 * MS, S))
     outcome = simulate(0, _plan(_script(think_ns=300 * MS), faults=faults))
     assert outcome.counts["scripts: killed"] == 1
+
+
+def test_a_client_asks_again_to_leave_a_node_that_could_not_record_it() -> None:
+    """The disk is full when its task is moved: the server ends, and the next one has the session, which the client would have left."""
+    faults = (_fault("move", S), _fault("fill node", 1060 * MS, 60 * MS))
+    outcome = _run(_plan(_script(), faults=faults, nodes=2))
+    assert outcome.counts["moves: 200"] == 1 and outcome.counts["nodes started"] == 3
