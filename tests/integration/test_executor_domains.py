@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +22,15 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path, WOOLY_EXECUTOR_PER_DOMAIN="1", WOOLY_DEDUP_TRUST="a,b")
 
 
+_times: Counter[str] = Counter()
+"""How many sessions of a tenant there were: a name is used once."""
+
+
 def opened(node: Node, tenant: str) -> SessionOpened:
     """Once the node has a process for the tenant, or refuses it for good."""
 
     def asked() -> SessionOpened | None:
-        found = node.ask("open", OpenSession(f"of-{tenant}", tenant, "", 3, (0,), 0), SessionOpened)
+        found = node.ask("open", OpenSession(f"of-{tenant}-{_times[tenant]}", tenant, "", 3, (0,), 0), SessionOpened)
         again = found.fault is not None and found.fault.name == faults.NODE_FAULT
         return None if again else found
 
@@ -44,7 +49,8 @@ def process(node: Node) -> tuple[int, str, str]:
 
 
 def close(node: Node, tenant: str) -> None:
-    assert node.ask("close", CloseSession(f"of-{tenant}", "done", -1), SessionClosed).session
+    assert node.ask("close", CloseSession(f"of-{tenant}-{_times[tenant]}", "done", -1), SessionClosed).session
+    _times[tenant] += 1
 
 
 def test_domains_take_turns_and_each_has_a_process_of_its_own(node: Node) -> None:

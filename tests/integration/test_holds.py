@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,7 +30,7 @@ def start(stack: SecureStack, key: str, task: str = "") -> None:
 
     async def work() -> None:
         principal, node = key.split("_")[1], str(stack.addresses["node"])
-        name = subjects.session_name(principal, f"of-{task}")
+        name = subjects.session_name(principal, secrets.token_hex(8))
 
         async def ask(verb: str, request: Any, kind: Any) -> Any:
             data = msgspec.msgpack.encode(request)
