@@ -16,7 +16,8 @@ usage). The same with instructions and launches, and with the core time of a bat
 node was lost, what is used there from then on does not count, for it is repeated.
 Sessions that are opened there later count like any other. A node may be lost before the log has any session of the task there; then the
 task is placed anew without being displaced. Its sessions there are given up when another one, where the task is placed now, takes their
-place, whichever of the facts the log gets first.
+place, whichever of the facts the log gets first. Who takes whose place is the word of the client, so this is believed only of a node that
+was lost while the task was placed there, and only of use until an hour after the task was placed anew.
 
 So a stolen key charges for sessions that keys of the tenant could have had, and no more than the node could have delivered meanwhile. Of a
 node without a key nothing is checked: its bus does not authenticate its clients.
@@ -24,6 +25,7 @@ node without a key nothing is checked: its bus does not authenticate its clients
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 import msgspec
@@ -112,8 +114,12 @@ class _Task(msgspec.Struct, array_like=True):
     """By the name of their first session."""
     placed: str = ""
     """The node where it was placed last."""
-    followed: dict[str, str] = {}
-    """Chains in which a session has taken another one's place: the node of the last that did, where the task was placed."""
+    losses: int = 0
+    """How often that node had been lost by then."""
+    left: dict[str, int] = {}
+    """Nodes that were lost while it was placed there, with the time until which its sessions there may be given up."""
+    followed: dict[str, None] = {}
+    """Chains in which a session has taken another one's place, where the task was placed."""
 
 
 class _Session(msgspec.Struct, array_like=True):
@@ -126,13 +132,15 @@ class _Session(msgspec.Struct, array_like=True):
     chain: str
     """Of its task; empty: it has no task that could be displaced."""
     given_up: bool
-    """Its task was displaced while the node was lost."""
+    """Its task was displaced while the node was lost, or another one has taken its place."""
     leaving: bool
     """It is being ended, because its task is to run elsewhere."""
     stranded: bool = False
     """Its node was lost when it opened, or its task was displaced from there: its client may have left for another one already."""
     begun_ns: int = 0
     """Charged core time of a batch that is not over."""
+    given_up_until_ns: int = sys.maxsize
+    """What it uses later counts, although it was given up."""
 
 
 class _Lent(msgspec.Struct, array_like=True):
@@ -182,6 +190,8 @@ class Evidence(msgspec.Struct, array_like=True):
     sessions: dict[str, dict[str, _Session]] = {}
     #: Nodes that are lost.
     away: dict[str, None] = {}
+    #: How often each node was lost.
+    losses: dict[str, int] = {}
     #: By node and index of the device.
     lent: dict[str, dict[int, _Lent]] = {}
 
@@ -199,14 +209,12 @@ class Evidence(msgspec.Struct, array_like=True):
             case TaskSubmitted():
                 self.tasks.setdefault(event.task, _Task(event.tenant))
             case TaskPlaced():
-                if event.task in self.tasks:
-                    self.tasks[event.task].hosts[event.node] = None
-                    self.tasks[event.task].given_up.pop(event.node, None)
-                    self.tasks[event.task].placed = event.node
+                self._placed(event)
             case TaskDisplaced():
                 self._displaced(event)
             case NodeLost():
                 self.away[event.node] = None
+                self.losses[event.node] = self.losses.get(event.node, 0) + 1
             case NodeRecovered():
                 self.away.pop(event.node, None)
             case NodeRegistered():
@@ -239,14 +247,14 @@ class Evidence(msgspec.Struct, array_like=True):
         return known.title if known is not None else ""
 
     def given_up(self, usage: UsageRecorded) -> bool:
-        """Whether its session does not count any more, because its task was displaced while the node was lost."""
+        """Whether it does not count, because its session was given up."""
         known = self.sessions.get(usage.node, {}).get(usage.session)
-        return known is not None and known.given_up
+        return known is not None and known.given_up and usage.to_ns <= known.given_up_until_ns
 
     def counted(self, usage: UsageRecorded) -> Work:
         """What counts of usage that is believed: not what is repeated. With the compiler's time."""
         known = self.sessions.get(usage.node, {}).get(usage.session)
-        if known is None or not known.chain:
+        if known is None or not known.chain or known.given_up:
             return Work(usage.charged_core_ns, usage.instructions, usage.launches)
         chain = self.tasks[known.task].chains[known.chain]
         known.begun_ns = usage.begun_ns
@@ -272,6 +280,17 @@ class Evidence(msgspec.Struct, array_like=True):
         """This task, if it is this tenant's."""
         task = self.tasks.get(name)
         return task if task is not None and task.tenant == tenant else None
+
+    def _placed(self, event: TaskPlaced) -> None:
+        task = self.tasks.get(event.task)
+        if task is None:
+            return
+        if task.placed not in ("", event.node) and self.losses.get(task.placed, 0) > task.losses:
+            task.left[task.placed] = event.at_ns + _SLACK_NS
+        task.hosts[event.node] = None
+        task.given_up.pop(event.node, None)
+        task.left.pop(event.node, None)
+        task.placed, task.losses = event.node, self.losses.get(event.node, 0)
 
     def _displaced(self, event: TaskDisplaced) -> None:
         task = self.tasks.get(event.task)
@@ -336,22 +355,24 @@ class Evidence(msgspec.Struct, array_like=True):
         session.stranded = event.node in task.given_up or event.node in self.away
         session.leaving = any(one.leaving and one.task == event.task for one in self.sessions[event.node].values())
         lost = event.node in self.away and event.node in task.given_up  # whatever the node's clock says
-        followed = task.followed.get(session.chain, event.node) != event.node != task.placed
-        if followed or lost or event.at_ns < task.given_up.get(event.node, 0):
+        until_ns = task.left.get(event.node, 0) if session.chain in task.followed else 0
+        if event.at_ns < until_ns:
+            session.given_up_until_ns = until_ns
+        if event.at_ns < until_ns or lost or event.at_ns < task.given_up.get(event.node, 0):
             session.given_up = True
             chain.leave(event.session)
         elif event.replaces and event.node == task.placed:
-            task.followed[session.chain] = event.node
+            task.followed[session.chain] = None
             self._give_up(event.task, session.chain)
         return session
 
     def _give_up(self, name: str, chain: str) -> None:
         """Sessions of this chain of a task elsewhere do not count any more, for one where the task is placed now takes their place."""
         task = self.tasks[name]
-        for node in task.hosts:
-            for session, known in self.sessions.get(node, {}).items() if node != task.placed else ():
+        for node, until_ns in task.left.items():
+            for session, known in self.sessions.get(node, {}).items():
                 if (known.task, known.chain) == (name, chain) and not (known.given_up or known.leaving):
-                    known.given_up = True
+                    known.given_up, known.given_up_until_ns = True, until_ns
                     task.chains[chain].displace(session, known)
 
     def _chain_of(self, task: _Task, event: SessionOpenedFact) -> str:

@@ -28,6 +28,7 @@ SECOND = 10**9
 START = 1_700_000_000 * SECOND
 AT = START + 100 * SECOND
 """When the task is displaced."""
+HOUR = START + 3_600 * SECOND
 GIB = 1 << 30
 NODES = ("a", "b", "c")
 TASKS = [TaskSubmitted(START, task, tenant, 2, GIB) for task, tenant in (("t", "beta"), ("u", "beta"), ("other", "acme"))]
@@ -62,7 +63,8 @@ def used(session: str, node: str, seconds: int, *, repeats: int = 0, **more: Any
     """So many core-seconds, of which the client says that ``repeats`` repeat the work of another node. ``fold`` gives it its serial."""
     terms = {"epoch": 1, "gpu": 0, "tenant": "beta", "task": "t", "priority": 2, "from_ns": START, "byte_ms": 0, "instructions": 0} | more
     terms = {"launches": 0, "displaced_ns": repeats * SECOND} | terms
-    return UsageRecorded(node=node, serial=0, session=session, to_ns=START + 60 * SECOND, core_ns=seconds * SECOND, **terms)
+    terms = {"to_ns": START + 60 * SECOND} | terms
+    return UsageRecorded(node=node, serial=0, session=session, core_ns=seconds * SECOND, **terms)
 
 
 def fold(*events: Event, keys: bool = True) -> BillingView:
@@ -87,6 +89,8 @@ BEGUN = [opened("kb-1", "a"), used("kb-1", "a", 10)]
 LOST = [*BEGUN, lost("a"), placed("b"), opened("kb-2", "b", "kb-1")]
 """Ten seconds were charged on a lost node."""
 MOVED = [*BEGUN, moved("a"), closed("kb-1", "a"), placed("b"), opened("kb-2", "b", "kb-1")]
+ANEW = [NodeLost(START, "a", 1, "silent"), NodeRecovered(START, "a", 1), placed("b")]
+"""The node was lost before the log had a session of the task there."""
 EXECUTOR = [opened("kb-2", "a", "kb-1"), closed("kb-1", "a", "executor_lost")]
 """Another session takes the place of the first, on its node."""
 
@@ -181,11 +185,11 @@ EXECUTOR = [opened("kb-2", "a", "kb-1"), closed("kb-1", "a", "executor_lost")]
         pytest.param([*BEGUN, opened("kb-2", "a", "kb-1"), used("kb-2", "a", 5, repeats=5)], {"a": 15}, id="nothing was lost"),
         pytest.param([*BEGUN, *EXECUTOR, closed("kb-2", "a", "done"), opened("kb-3", "a", "kb-2"), used("kb-3", "a", 5, repeats=5)],
                      {"a": 15}, id="a chain that has ended"),
-        pytest.param([placed("b"), *BEGUN, opened("kb-2", "b", "kb-1"), used("kb-1", "a", 5), used("kb-2", "b", 12, repeats=11)],
+        pytest.param([*ANEW, *BEGUN, opened("kb-2", "b", "kb-1"), used("kb-1", "a", 5), used("kb-2", "b", 12, repeats=11)],
                      {"a": 10, "b": 2}, id="placed anew before the log heard of its session"),
-        pytest.param([placed("b"), opened("kb-2", "b", "kb-1"), *BEGUN, used("kb-2", "b", 10, repeats=10), closed("kb-1", "a", "lease"),
+        pytest.param([*ANEW, opened("kb-2", "b", "kb-1"), *BEGUN, used("kb-2", "b", 10, repeats=10), closed("kb-1", "a", "lease"),
                       used("kb-2", "b", 1)], {"a": 0, "b": 11}, id="the log hears of a session after the one in its place"),
-        pytest.param([lost("a"), placed("b"), opened("kb-2", "b", "kb-1"), opened("kb-1", "a", at_ns=AT + 90 * SECOND),
+        pytest.param([ANEW[0], lost("a"), placed("b"), opened("kb-2", "b", "kb-1"), ANEW[1], opened("kb-1", "a", at_ns=AT + 90 * SECOND),
                       used("kb-1", "a", 5), used("kb-2", "b", 10, repeats=10)], {"a": 0, "b": 10}, id="the lost node has another time"),
         pytest.param([NodeLost(START, "a", 1, "silent"), lost("a"), placed("b"), opened("kb-3", "b", "kb-2"),
                       used("kb-3", "b", 10, repeats=10), opened("kb-1", "a", at_ns=AT + 90 * SECOND), used("kb-1", "a", 5),
@@ -214,7 +218,7 @@ EXECUTOR = [opened("kb-2", "a", "kb-1"), closed("kb-1", "a", "executor_lost")]
         pytest.param([*BEGUN, *EXECUTOR, opened("kb-3", "a", "kb-2"), closed("kb-2", "a", "executor_lost"), lost("a"), placed("b"),
                       opened("kb-4", "b", "kb-2", origin="kb-1"), used("kb-4", "b", 11, repeats=11)],
                      {"a": 10, "b": 1}, id="the client did not hear of the third session"),
-        pytest.param([placed("b"), opened("kb-2", "b", "kb-1"), used("kb-2", "b", 10, repeats=10), closed("kb-2", "b", "done"), *BEGUN],
+        pytest.param([*ANEW, opened("kb-2", "b", "kb-1"), used("kb-2", "b", 10, repeats=10), closed("kb-2", "b", "done"), *BEGUN],
                      {"a": 0, "b": 10}, id="the log hears of a session after the end of the one in its place"),
         pytest.param([*LOST, used("kb-2", "b", 6, repeats=6), opened("kb-9", "a", "kb-1", at_ns=AT - 1), used("kb-2", "b", 6, repeats=6)],
                      {"a": 10, "b": 2}, id="a session that the log hears of too late gives nothing to repeat"),
@@ -226,6 +230,14 @@ EXECUTOR = [opened("kb-2", "a", "kb-1"), closed("kb-1", "a", "executor_lost")]
         pytest.param([placed("b"), *BEGUN, used("kb-1", "a", 5)], {"a": 15}, id="it stays where it began, though it was placed anew"),
         pytest.param([*BEGUN, placed("b"), opened("kb-2", "a", "kb-1"), used("kb-2", "a", 5, repeats=5)], {"a": 15},
                      id="nothing is given up for a session where the task is not placed"),
+        pytest.param([*MOVED, opened("kb-9", "a", origin="kb-1"), used("kb-9", "a", 100)], {"a": 110},
+                     id="a session on a node that was left, in a chain that continues elsewhere, is charged"),
+        pytest.param([*MOVED, opened("kb-8", "a"), opened("kb-9", "b", "kb-8"), used("kb-8", "a", 100)], {"a": 110},
+                     id="and so is one whose place another one is said to take"),
+        pytest.param([*ANEW, opened("kb-2", "b", "kb-1"), opened("kb-9", "a", origin="kb-1", at_ns=HOUR), used("kb-9", "a", 100)],
+                     {"a": 100}, id="and one that was opened an hour after its node was lost"),
+        pytest.param([*ANEW, opened("kb-2", "b", "kb-1"), *BEGUN, used("kb-1", "a", 50, from_ns=HOUR, to_ns=HOUR + 60 * SECOND)],
+                     {"a": 50}, id="and what is used an hour after"),
         pytest.param([lost("a", "none"), moved("a", "none"), opened("kb-1", "a"), used("kb-1", "a", 1)], {"a": 1}, id="an unknown task"),
     ],
 )  # fmt: skip
