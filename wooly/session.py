@@ -361,7 +361,7 @@ class Session:
         seconds at most, and takes no lock. Raises nothing."""
         if self._closed or os.getpid() != self._pid:
             return
-        self._closed = True
+        self._closed = self._left = True
         self._withdraw(_KILLED_S)
         with contextlib.suppress(TimeoutError, NoAnswer, RuntimeError):
             self._bus.call(self._close_request(CloseSession(self._info.session, "killed", -1, outcome), _KILLED_S), _KILLED_S + 0.5)
@@ -376,7 +376,9 @@ class Session:
 
     def _check_port(self, session: str) -> None:
         """What a data port of this session of a node still waits for will not come once the session is lost."""
-        self._check()
+        self._check_process()
+        self._check_left()
+        self._raise_fault()
         if self._rebuild.lost == session:
             raise NodeLostError("the node lost the session's memory")
 
@@ -815,7 +817,7 @@ class Session:
     async def _watch(self) -> None:
         """Keep the lease, notice silence and loss."""
         pinged_s, doubtful, now_s = 0.0, False, time.monotonic()
-        while self._fault is None and not self._closed:
+        while self._fault is None and not self._left:  # also while a script that has ended waits for its last answers
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_DOUBT_S if doubtful else _WATCH_S):  # (wait_for may forget a cancellation)
                     await self._shaken.wait()

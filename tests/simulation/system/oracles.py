@@ -253,7 +253,8 @@ class Oracle:
         _expect(not found.findings, f"the bill has findings: {found.findings}")
         _expect(not sum(view.ledger.balances.values()), "the ledger does not sum to zero")
         replaced = {event.replaces for _, event in log if isinstance(event, SessionOpenedFact)}
-        ended = {event.session for _, event in log if isinstance(event, SessionClosedFact) and event.reason == "lease"}
+        ended = {event.session for _, event in log if isinstance(event, SessionClosedFact) and event.reason == "lease"} & replaced
+        executed = {(session, seq) for _, session, seq in self.effects}
         late: Counter[str] = Counter()
         again: Counter[str] = Counter()
         launched_again: Counter[str] = Counter()
@@ -275,7 +276,7 @@ class Oracle:
                 case UsageRecorded():
                     if (event.task, event.node) in displaced:
                         late[event.task] += event.core_ns  # of a node that was lost: it counts no longer, even if an image has its work
-                    if event.session in ended & replaced:  # its client was away for too long: what it repeats is charged again
+                    if event.session in ended:  # its client was away for too long: what it repeats is charged again
                         again[event.task] += event.core_ns
                         launched_again[event.task] += event.launches
                 case _:
@@ -286,7 +287,6 @@ class Oracle:
             core_ns, launches = sum(row.core_ns for row in rows), sum(row.launches for row in rows)
             wanted_ns, facts = sum(step.cost_ms for step in runs) * MS, sum(row.facts for row in rows)
             name = one.script.name
-            executed = {(session, seq) for _, session, seq in self.effects}
             unheard = [cost_ms * MS for session, seq, cost_ms in one.unheard if (session, seq) in executed]
             _expect(
                 core_ns <= wanted_ns + again[one.task] + sum(unheard),

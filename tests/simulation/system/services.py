@@ -65,7 +65,7 @@ class SimulatedBus(Bus):
     async def js_api(self, verb: str, body: dict[str, Any] | None = None, timeout_s: float = 0.0) -> dict[str, Any]:
         """``STREAM.MSG.GET`` by subject; what else is asked has a method of its own."""
         stream, subject = verb.removeprefix("STREAM.MSG.GET."), (body or {})["last_by_subj"]
-        at, name = await self.consumers._ask(lambda broker: broker.last_on(stream, subject))  # type: ignore[attr-defined]  # as above
+        at, name = await self.consumers._ask(lambda broker: broker.last_on(stream, subject))  # type: ignore[attr-defined]  # Consumers of this simulation
         if not at:
             raise BusRefused("no message found", 10037)
         return {"message": {"seq": at, "hdrs": base64.b64encode(f"NATS/1.0\r\n{NAME_HEADER}: {name}\r\n\r\n".encode())}}

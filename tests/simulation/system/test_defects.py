@@ -231,3 +231,15 @@ def test_a_client_asks_again_to_leave_a_node_that_could_not_record_it() -> None:
     faults = (_fault("move", S), _fault("fill node", 1060 * MS, 60 * MS))
     outcome = _run(_plan(_script(), faults=faults, nodes=2))
     assert outcome.counts["moves: 200"] == 1 and outcome.counts["nodes started"] == 3
+
+
+def test_a_script_that_has_ended_asks_for_its_last_answers() -> None:
+    """The machine of its node fails, and what the node says of it is lost: the session is built again before its lease is over."""
+    script = _script(runs=8)
+    script = replace(script, steps=(*script.steps[:-1], Step("upload", 3, nbytes=100, salt=9)))
+
+    def prepare(system: System) -> None:
+        system.broker.drops = lambda message: 1300 * MS < system.world.now_ns < 4 * S and message.subject.endswith(".done")
+
+    outcome = _run(_plan(script, faults=(_fault("fail node", 1500 * MS, 500 * MS),)), prepare)
+    assert outcome.counts["sessions built again"] == 1 and outcome.virtual_s < 12
