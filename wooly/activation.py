@@ -17,9 +17,9 @@ from wooly.config import Config
 from wooly.counters import COUNTERS
 from wooly.device import fallback, install, transfer
 from wooly.device.face import backend_module, patch
-from wooly.device.face.devices import chosen, index_of, is_rank
+from wooly.device.face.devices import add_with, chosen, index_of, is_rank
 from wooly.device.imports import when_imported
-from wooly.device.recorder import RECORDER
+from wooly.device.recorder import RECORDERS
 from wooly.link import Link
 from wooly.rest import Credentials
 
@@ -30,25 +30,30 @@ if TYPE_CHECKING:
 __all__ = ["activate"]
 
 
-def activate(config: Config, connect: Callable[[], Link] | None = None) -> None:
-    """Make ``cuda`` appear. ``connect`` opens the session, at first use; the default goes to the bus that ``config`` names.
+def activate(config: Config, connect: Callable[[int], Link] | None = None) -> None:
+    """Make ``cuda`` appear. ``connect`` opens the session of a device, at first use; the default goes to the bus that ``config`` names.
 
     Raises RuntimeError when the device is on already. Nothing is sent and no connection is made here.
     """
     fallback.allow_cpu(config.cpu_fallback)
     transfer.replace_whole(config.weights_dedup)
     transfer.check_device_with(index_of)
+    add_with(install.add_device if config.check == "off" else _refuse_another)
     with warnings.catch_warnings():
         # A CUDA build has kernels of its own at the CUDA key; that ours take their place is the purpose, not news.
         warnings.filterwarnings("ignore", message=r".*Overriding a previously registered kernel", category=UserWarning)
         warnings.filterwarnings("ignore", message=r".*other operators may also be overridden", category=UserWarning)
-        install.register(connect or (lambda: _open(config)), backend_module(), *_checking(config))
-    patch(RECORDER, config.device_count)
+        install.register(connect or partial(_open, config), backend_module(), *_checking(config))
+    patch(RECORDERS, config.device_count)
     when_imported("triton.backends", partial(_run_triton_here, config.triton_math))
     if not config.debug:
         tracebacks.install()
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
     gc.freeze()
+
+
+def _refuse_another(index: int) -> None:
+    raise NotImplementedError(f"cuda:{index}: WOOLY_CHECK checks the work of one device; use cuda:0, or do not set it")
 
 
 def _run_triton_here(math: str, backends: Any) -> None:
@@ -67,17 +72,17 @@ def _checking(config: Config) -> list[Callable[[Any], Any]]:
     return [checking.switch_on(config.check_dir)]
 
 
-def _open(config: Config) -> Link:
-    """A session over the bus. At exit the recorder sends what is pending and closes it; then its totals are shown."""
+def _open(config: Config, index: int) -> Link:
+    """A session over the bus for device ``index``. At exit the recorder sends what is pending and closes it; then its totals are shown."""
     from wooly import outcome, progress
     from wooly.session import open_session
 
-    device = chosen()
+    device = chosen(index)
     if is_rank() and config.controller_url and not config.task_id:  # each rank is a task with one device
         config, device = replace(config, gpu_count=1), 0
     session = open_session(config, title=os.path.basename(sys.argv[0] if sys.argv else ""), device=device)
     opened_at_s = progress.opened(session.info, session.info.tenant or config.tenant)
-    profiled = _profiled(config, session)
+    profiled = _profiled(config, session, index)
 
     pid = os.getpid()
     outcome.watch()
@@ -89,7 +94,7 @@ def _open(config: Config) -> Link:
         atexit.unregister(finish)
         survive()
         session.outcome = outcome.of_process()
-        RECORDER.close()
+        RECORDERS[index].close()
         session.close()
         if profiled is not None:
             for line in profiled.finish(COUNTERS.fallbacks):
@@ -107,12 +112,12 @@ def _open(config: Config) -> Link:
     return link
 
 
-def _profiled(config: Config, session: Session) -> ProfiledLink | None:
+def _profiled(config: Config, session: Session, index: int) -> ProfiledLink | None:
     """The session with a profile of it, where the configuration asks for one."""
     if not config.profile:
         return None
     from wooly.profiling import ProfiledLink, path_of
 
-    profiled = ProfiledLink(session, path_of(config.profile, os.environ))
+    profiled = ProfiledLink(session, path_of(config.profile, os.environ, index))
     session.on_done = profiled.done
     return profiled

@@ -188,13 +188,14 @@ class ProfiledLink(LinkWrapper):
         return [*summary(profile), *advice(profile), written]
 
 
-def path_of(path: str, environ: Mapping[str, str]) -> str:
-    """``path``, with the number of a rank or the id of a child process before its suffix: each process writes its own file."""
+def path_of(path: str, environ: Mapping[str, str], index: int = 0) -> str:
+    """``path``, with the number of a rank, the id of a child process or the number of a further device before its suffix: each session
+    has a file of its own."""
     from multiprocessing import parent_process
 
-    apart = f"rank{environ['LOCAL_RANK']}" if "LOCAL_RANK" in environ else str(os.getpid()) if parent_process() is not None else ""
+    process = f"-rank{environ['LOCAL_RANK']}" if "LOCAL_RANK" in environ else f"-{os.getpid()}" if parent_process() is not None else ""
     stem, suffix = os.path.splitext(path)
-    return f"{stem}-{apart}{suffix}" if apart else path
+    return f"{stem}{process}{f'-cuda{index}' if index else ''}{suffix}"
 
 
 def summary(profile: Profile) -> list[str]:

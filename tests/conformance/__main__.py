@@ -87,7 +87,7 @@ def _in_process(plan: dict[str, Any], backend: str, kept: Path | None, *, cut: b
 
         engine = create_engine(backend, cache_dir=None, threads=2, vram_bytes=2 << 30)
     link = LoopbackLink(CutEngine(engine) if cut else engine)
-    activate(Config(local_gpu=True), lambda: link)
+    activate(Config(local_gpu=True), lambda index: link)
     rows = rows_of(plan)
     record, made, start = Record(sessions=1), read_kept(kept), time.monotonic()
 

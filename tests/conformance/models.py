@@ -34,7 +34,7 @@ def on_backend(backend: str, script: str, out: str, report: str) -> None:
     cache = Path(tempfile.gettempdir()) / "wooly-conformance"
     engine = create_engine(backend, cache_dir=cache, threads=2, vram_bytes=4 << 30)
     link = LoopbackLink(engine)
-    activate(Config(local_gpu=True), lambda: link)
+    activate(Config(local_gpu=True), lambda index: link)
     sys.argv = [script, out]
     start = time.monotonic()
     runpy.run_path(str(SCRIPTS / f"{script}.py"), run_name="__main__")

@@ -79,7 +79,7 @@ def switch_on() -> None:
 
     torch.set_num_threads(1)
     if not install.installed():
-        activate(Config(local_gpu=True), lambda: _target.connect())
+        activate(Config(local_gpu=True), lambda index: _target.connect())
 
 
 class _Worker:

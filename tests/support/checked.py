@@ -50,7 +50,7 @@ def main() -> None:
         from jit.backends import create_engine
 
         engine = create_engine("host", cache_dir=None, threads=1, vram_bytes=4 << 30)
-    activate(Config(check="cpu" if given.check else "off", check_dir=given.check), lambda: LoopbackLink(engine))
+    activate(Config(check="cpu" if given.check else "off", check_dir=given.check), lambda index: LoopbackLink(engine))
     whole = dict(LOWERINGS)
     for case in json.load(sys.stdin):
         undo: list[Callable[[], None]] = []

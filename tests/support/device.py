@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from tests.support.loopback import LoopbackLink
@@ -11,15 +13,14 @@ from wooly.device import install
 
 __all__ = ["switch_on", "link", "same"]
 
-_link: LoopbackLink | None = None
+_links: Final[dict[int, LoopbackLink]] = {}
 
 
-def link() -> LoopbackLink:
-    """The one link of this process."""
-    global _link
-    if _link is None:
-        _link = LoopbackLink()
-    return _link
+def link(index: int = 0) -> LoopbackLink:
+    """The one link of this process for a device."""
+    if index not in _links:
+        _links[index] = LoopbackLink()
+    return _links[index]
 
 
 def switch_on() -> None:

@@ -5,6 +5,7 @@ The device is torch's private-use backend renamed ``wooly``; users see ``cuda`` 
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -12,9 +13,10 @@ from typing import Any, Final
 import torch
 
 __all__ = [
-    "BACKEND", "SHOWN", "OURS", "DEVICE", "HANDLE_SHIFT", "CPU_KEYS", "HAS_SWAP", "TensorBase", "raw_device", "is_ours",
-    "is_our_device", "make_storage", "make_empty", "set_storage", "storage_of", "offset_of", "handle_of", "library", "cpu_generator",
-    "has_kernel", "has_python_kernel", "all_op_names", "is_tracing", "untraced",
+    "BACKEND", "SHOWN", "OURS", "DEVICE", "DEVICES_MAX", "HANDLE_SHIFT", "INDEX_SHIFT", "CPU_KEYS", "HAS_SWAP", "TensorBase",
+    "raw_device", "is_ours",
+    "is_our_device", "make_storage", "make_empty", "make_bare", "set_storage", "storage_of", "offset_of", "handle_of", "index_of_handle",
+    "library", "cpu_generator", "has_kernel", "has_python_kernel", "all_op_names", "is_tracing", "untraced",
 ]  # fmt: skip
 
 BACKEND: Final = "wooly"
@@ -26,6 +28,10 @@ OURS: Final = frozenset({BACKEND, SHOWN})
 
 HANDLE_SHIFT: Final = 20
 """A storage's fake data pointer is ``handle << HANDLE_SHIFT``; one handle unit stands for 1 MiB of addresses (see tensors.py)."""
+
+INDEX_SHIFT: Final = 37
+DEVICES_MAX: Final = 16
+"""Devices of one process: the number of a buffer's device is in the bits of its handle from INDEX_SHIFT on."""
 
 CPU_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 """Redispatching a metadata operation with this key set runs torch's own C++ kernel on our tensor."""
@@ -73,6 +79,48 @@ HAS_SWAP: Final = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
 """Can a storage be given other memory (torch 2.13 and later)? Else new tensors are pointed at a new storage, three times as slow, and a
 storage that grows leaves other views of it behind."""
 
+
+class _DlTensor(ctypes.Structure):
+    """DLManagedTensor of dlpack.h, version 0.8, its members of structures written out."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p), ("byte_offset", ctypes.c_uint64), ("manager_ctx", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+_DL_EXTENSION: Final = 12  # kDLExtDev, which torch takes for its private-use backend
+_DL_UNSIGNED: Final = 1
+_bare: Final[dict[tuple[int, torch.dtype, bool], torch.Tensor]] = {}
+_lent: Final[list[Any]] = []  # what capsules point to, as long as the process lives
+
+
+def make_bare(index: int, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor without elements and memory on device ``index``, which ``set_storage`` points at a storage of that device.
+
+    torch makes tensors of a private-use backend on its first device only, but for those that DLPack describes."""
+    if not index:
+        return make_empty((0,), dtype)
+    key = (index, dtype, torch.is_inference_mode_enabled())  # tensors made in the mode have other dispatch keys
+    known = _bare.get(key)
+    if known is None:
+        no_elements = (ctypes.c_int64 * 1)(0)
+        described = _DlTensor(
+            None, _DL_EXTENSION, index, 1, _DL_UNSIGNED, 8, 1, ctypes.addressof(no_elements), None, 0, None, None
+        )  # fmt: skip
+        _lent.append((described, no_elements))
+        capsule = _new_capsule(ctypes.addressof(described), b"dltensor", None)
+        raw = torch._C._from_dlpack(capsule)
+        known = _bare[key] = raw if dtype is torch.uint8 else torch.ops.aten.view.dtype.redispatch(CPU_KEYS, raw, dtype)
+    result: torch.Tensor = torch.ops.aten.alias.default.redispatch(CPU_KEYS, known)
+    return result
+
+
+_new_capsule: Final = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype = ctypes.py_object
+_new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
 _set: Final = torch.ops.aten.set_.source_Storage_storage_offset
 
 
@@ -107,6 +155,11 @@ def cpu_generator() -> torch.Generator:
 def handle_of(tensor: torch.Tensor) -> int:
     """The buffer handle behind one of our tensors, from any view of it."""
     return tensor.untyped_storage().data_ptr() >> HANDLE_SHIFT
+
+
+def index_of_handle(handle: int) -> int:
+    """The number of the device that holds the buffer."""
+    return handle >> INDEX_SHIFT & DEVICES_MAX - 1
 
 
 def has_kernel(name: str, key: str) -> bool:

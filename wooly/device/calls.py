@@ -20,9 +20,9 @@ from wooly.device.infer import Unknown, infer
 from wooly.device.lowering import LOWERINGS, Entry, Expected, LoweringError, Meta, ScalarArg, Unsupported, lower, wis_dtype
 from wooly.device.lowering.values import Number, span_nbytes
 from wooly.device.programs import Stencil, verify_stencil
-from wooly.device.recorder import RECORDER
+from wooly.device.recorder import RECORDERS
 from wooly.device.schema import Kind, OpInfo, functional_of, overload
-from wooly.device.tensors import new_tensor
+from wooly.device.tensors import HEAPS
 
 __all__ = ["CallPlan", "OutSpec", "carry_out", "make_plan", "number_is_plain", "mutated", "drawn", "first"]
 
@@ -259,8 +259,9 @@ def _has_cpu_indices(info: OpInfo, values: Sequence[Any]) -> bool:
 
 def _with_indices_here(info: OpInfo, values: Sequence[Any]) -> Any:
     """Indexing by CPU tensors: the indices are uploaded, as CUDA does."""
+    at = transfer.index_of_call(info, values)
     moved = [
-        [transfer.upload(t) if isinstance(t, torch.Tensor) and raw_device(t).type == "cpu" else t for t in value]
+        [transfer.upload(t, at) if isinstance(t, torch.Tensor) and raw_device(t).type == "cpu" else t for t in value]
         if checks.may_be_cpu_indices(info, i)
         else value
         for i, value in enumerate(values)
@@ -437,15 +438,16 @@ def carry_out(info: OpInfo, plan: CallPlan, values: Sequence[Any]) -> Any:
         return plan.substitute(*values)
     assert plan.entry is not None, "a stencil comes from a lowering"
     found = _arguments(info, plan.entry, values)
+    at = transfer.index_of_call(info, values)
     if stencil.rng_counters:
         checks.distribution(info, values)
-        found.numbers += drawn(info, values, stencil.rng_counters)
+        found.numbers += drawn(info, values, stencil.rng_counters, at)
     made = []
     for out in plan.outs:
-        tensor, handle = new_tensor(out.dtype, out.shape, out.strides, out.nbytes)
+        tensor, handle = HEAPS[at].new_tensor(out.dtype, out.shape, out.strides, out.nbytes)
         made.append(tensor)
         found.handles.append(handle)
-    RECORDER.push((stencil, found.handles, found.numbers))
+    RECORDERS[at].push((stencil, found.handles, found.numbers))
     new = plan.build(made) if plan.build is not None else None
     return mutated(info, values, new) if info.mutates else new
 
@@ -457,8 +459,8 @@ def mutated(info: OpInfo, values: Sequence[Any], new: Any) -> Any:
     return returned[0] if len(returned) == 1 else tuple(returned) if returned else None
 
 
-def drawn(info: OpInfo, values: Sequence[Any], counters: int) -> list[int]:
-    """(seed, offset) for a call that draws ``counters`` from its generator, else from the device's."""
+def drawn(info: OpInfo, values: Sequence[Any], counters: int, at: int) -> list[int]:
+    """(seed, offset) for a call that draws ``counters`` from its generator, else from that of device ``at``."""
     generator = next((v for a, v in zip(info.args, values, strict=True) if a.kind is Kind.GENERATOR), None)
-    seed, offset = random.of(generator).take(counters)
+    seed, offset = random.of(generator, at).take(counters)
     return [seed - (1 << 64) if seed >> 63 else seed, offset]

@@ -15,12 +15,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from wooly.device import tensors
-from wooly.device.backend import handle_of, is_ours, make_empty, offset_of, set_storage, storage_of
+from wooly.device.backend import DEVICE, handle_of, make_empty, offset_of, raw_device, set_storage, storage_of
 from wooly.device.graphs import Captured, Drawn, Part, end_capture
 from wooly.device.programs import TooLarge, wire
 from wooly.device.random import default
 from wooly.device.recorder import RECORDER
+from wooly.device.tensors import HEAP
 
 __all__ = ["backend"]
 
@@ -112,7 +112,7 @@ def _key(args: Sequence[Any]) -> tuple[Any, ...] | None:
     for arg in args:
         if isinstance(arg, _PLAIN):
             found.append((type(arg), repr(arg)))  # -0.0 is not 0.0 here
-        elif type(arg) not in (Tensor, torch.nn.Parameter) or not is_ours(arg) or arg.layout is not torch.strided:
+        elif type(arg) not in (Tensor, torch.nn.Parameter) or raw_device(arg) != DEVICE() or arg.layout is not torch.strided:
             return None
         else:
             handle = handle_of(arg)
@@ -149,7 +149,7 @@ def _recorded(graph: torch.fx.GraphModule, args: Sequence[Any]) -> _Form | None:
     if form is None:
         captured.discard()
     else:
-        tensors.FREED.extend(captured.died - captured.sizes.keys() - captured.allocs.keys())  # of others, that died meanwhile
+        HEAP.freed.extend(captured.died - captured.sizes.keys() - captured.allocs.keys())  # of others, that died meanwhile
     return form
 
 
@@ -182,7 +182,7 @@ def _called(form: _Form, args: Sequence[Any]) -> Any:
         if handle is not None:
             handles[handle], storages[handle] = handle_of(arg), storage_of(arg)
     for handle, (nbytes, content) in form.made.items():
-        base, handles[handle] = tensors.new_tensor(torch.uint8, (nbytes,), None, nbytes)
+        base, handles[handle] = HEAP.new_tensor(torch.uint8, (nbytes,), None, nbytes)
         storages[handle] = storage_of(base)
         if content is True:
             RECORDER.alloc(handles[handle], nbytes)

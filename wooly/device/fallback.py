@@ -15,7 +15,7 @@ import torch
 
 from wooly.counters import COUNTERS
 from wooly.device import checks, random, sparse, transfer
-from wooly.device.backend import CPU_KEYS, cpu_generator, has_kernel, has_python_kernel, is_ours
+from wooly.device.backend import CPU_KEYS, cpu_generator, has_kernel, has_python_kernel, is_ours, raw_device
 from wooly.device.checks import SELF_OVERLAP
 from wooly.device.infer import Unknown, infer
 from wooly.device.lowering import COMPOSITES, Unsupported
@@ -211,7 +211,7 @@ def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
     if info.mutates:
         return _returned_from_cpu(info, values, result)
     back = {id(cpu): ours for ours, cpu in zip(_flat(values), _flat(here), strict=True)}
-    return _uploaded(result, back)
+    return _uploaded(result, back, transfer.index_of_call(info, values))
 
 
 _WORKS_FOR_GRADIENTS: Final = frozenset({"_sparse_mm_reduce_impl"})
@@ -374,7 +374,7 @@ class _seeded:
         if info.draws or any(a.kind is Kind.GENERATOR for a in info.args):
             given = next((v for a, v in zip(info.args, values, strict=True) if a.kind is Kind.GENERATOR), None)
             sizes = [v.numel() for v in _flat(values) if isinstance(v, torch.Tensor)]
-            seed, offset = random.of(given).take(max([*sizes, 1]))
+            seed, offset = random.of(given, transfer.index_of_call(info, values)).take(max([*sizes, 1]))
             self._seed = (seed * 0x9E3779B97F4A7C15 + offset) & ((1 << 63) - 1)
             self._generator = cpu_generator()
 
@@ -394,7 +394,7 @@ def _copy_back(target: Any, computed: Any, is_out: bool) -> None:
             _copy_back(t, c, is_out)
     elif isinstance(target, torch.Tensor) and sparse.is_sparse(target):
         if target.layout is not torch.sparse_coo:
-            target.resize_as_sparse_(transfer.upload(computed))
+            target.resize_as_sparse_(transfer.upload(computed, raw_device(target).index))
         target.copy_(computed)
     elif isinstance(target, torch.Tensor):
         if is_out:
@@ -408,15 +408,16 @@ def _returned_from_cpu(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
     if not info.returns:
         return None
     results = result if isinstance(result, tuple) else (result,)
-    returned = [_uploaded(r, {}) if source is None else values[source] for r, source in zip(results, info.returns, strict=True)]
+    at = transfer.index_of_call(info, values)
+    returned = [_uploaded(r, {}, at) if source is None else values[source] for r, source in zip(results, info.returns, strict=True)]
     return returned[0] if len(returned) == 1 else tuple(returned)
 
 
-def _uploaded(result: Any, back: dict[int, Any]) -> Any:
+def _uploaded(result: Any, back: dict[int, Any], at: int) -> Any:
     if isinstance(result, torch.Tensor):
-        return back[id(result)] if id(result) in back else transfer.upload(result)
+        return back[id(result)] if id(result) in back else transfer.upload(result, at)
     if isinstance(result, list | tuple):
-        parts = [_uploaded(r, back) for r in result]
+        parts = [_uploaded(r, back, at) for r in result]
         return parts if isinstance(result, list) else tuple(parts)
     return result
 

@@ -16,10 +16,10 @@ from typing import Final
 
 import torch
 
-from wooly.device import tensors
 from wooly.device.programs import CREATED, EXTERNAL, Built, Record, TooLarge, Wired, wire
 from wooly.device.random import Philox, default
 from wooly.device.recorder import RECORDER
+from wooly.device.tensors import HEAP
 
 __all__ = ["Captured", "Drawn", "Graph", "Part", "end_capture"]
 
@@ -87,7 +87,7 @@ class Captured:
         """Make what was recorded of one piece with the node: buffers come into being but for ``temporary`` ones, and what died is freed."""
         for handle, nbytes in (*self.allocs.items(), *((h, n) for h, n in self.sizes.items() if h not in temporary)):
             RECORDER.alloc(handle, nbytes)
-        tensors.FREED.extend(self.died - temporary)
+        HEAP.freed.extend(self.died - temporary)
         RECORDER.flush()
 
     def discard(self) -> None:

@@ -19,15 +19,17 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
 from wooly.device import attention, checks, collectives, fallback, half_fft, kernels, sparse, transfer
-from wooly.device.backend import BACKEND, CPU_KEYS, DEVICE, all_op_names, has_kernel, is_our_device, library
+from wooly.device.backend import BACKEND, CPU_KEYS, all_op_names, has_kernel, is_our_device, library
 from wooly.device.lowering import COMPOSITES, LOWERINGS
-from wooly.device.recorder import RECORDER
+from wooly.device.memory import MemoryCounter
+from wooly.device.recorder import RECORDER, RECORDERS, Recorder
 from wooly.device.schema import Kind, OpInfo, describe, functional_of, overload
-from wooly.device.tensors import VIEWS, inplace_views, view_kernel
+from wooly.device.tensors import HEAPS, VIEWS, Heap, inplace_views, view_kernel
 from wooly.link import Link
 
-__all__ = ["register", "installed", "kernel_names"]
+__all__ = ["add_device", "register", "installed", "kernel_names"]
 
+_connect: Final[list[Callable[[int], Link]]] = []
 _libraries: Final[list[Any]] = []  # registrations live as long as these
 _registered: Final[dict[str, OpInfo]] = {}
 
@@ -60,12 +62,13 @@ def kernel_names() -> list[str]:
     return sorted(_registered)
 
 
-def register(connect: Callable[[], Link], module: Any, wrap: Callable[[Any], Any] = lambda library: library) -> None:
-    """Register backend and kernels. ``connect()`` opens the session at first use; ``module`` is the backend module torch asks;
+def register(connect: Callable[[int], Link], module: Any, wrap: Callable[[Any], Any] = lambda library: library) -> None:
+    """Register backend and kernels. ``connect(index)`` opens a device's session at first use; ``module`` is the backend module torch asks;
     ``wrap(library)`` is what kernels are registered with."""
     if installed():
         raise RuntimeError("the device is already installed in this process")
-    RECORDER.connect_with(connect)
+    _connect.append(connect)
+    RECORDER.connect_with(partial(connect, 0))
     backend_registration._setup_privateuseone_for_python_backend(BACKEND, backend_module=module)
     unwrapped = library("aten", "IMPL")
     _libraries.append(unwrapped)
@@ -83,6 +86,17 @@ def register(connect: Callable[[], Link], module: Any, wrap: Callable[[Any], Any
     register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_after_fork)
     atexit.register(RECORDER.close)
+
+
+def add_device(index: int) -> None:
+    """Let the process use device ``index`` as well, which has a session of its own; its first device is always there."""
+    if index in RECORDERS:
+        return
+    kernels.serve_several()
+    HEAPS[index] = Heap(index, MemoryCounter())
+    RECORDERS[index] = Recorder(HEAPS[index])
+    RECORDERS[index].connect_with(partial(_connect[0], index))
+    atexit.register(RECORDERS[index].close)
 
 
 class _CallingThreadEngine(_ImperativeEngine):
@@ -137,7 +151,7 @@ def _structural(op: Any, cpu_keys: Any) -> Callable[..., Any]:
     def named(*args: Any, **kwargs: Any) -> Any:
         """With the name that C++ has for this device, where the program says "cuda"."""
         if is_our_device(kwargs.get("device")):
-            kwargs["device"] = DEVICE()
+            kwargs["device"] = torch.device(BACKEND, transfer.check_device(kwargs["device"]))
         return kernel(*args, **kwargs)
 
     return named if any(argument.name == "device" for argument in op._schema.arguments) else kernel
@@ -145,7 +159,7 @@ def _structural(op: Any, cpu_keys: Any) -> Callable[..., Any]:
 
 def _here(factory: Any) -> Callable[..., Any]:
     """The operator ``factory``, asked for a tensor on device="cuda", which is not what C++ calls this device."""
-    return lambda *args, **kwargs: factory(*args, **kwargs | {"device": DEVICE()})
+    return lambda *args, **kwargs: factory(*args, **kwargs | {"device": torch.device(BACKEND, transfer.check_device(kwargs.get("device")))})
 
 
 def _composed_or(composed: Callable[..., Any], op: Any) -> Callable[..., Any]:
@@ -158,12 +172,14 @@ def _composed_or(composed: Callable[..., Any], op: Any) -> Callable[..., Any]:
 
 def _after_step(*_: Any) -> None:
     """A training step ends with its optimizer's: send it, so that the node works while the script prepares the next."""
-    RECORDER.flush()
+    for recorder in RECORDERS.values():
+        recorder.flush()
 
 
 def _after_fork() -> None:
-    RECORDER.after_fork()
-    if RECORDER.forked:
+    for recorder in RECORDERS.values():
+        recorder.after_fork()
+    if any(recorder.forked for recorder in RECORDERS.values()):
         kernels.after_fork()
 
 

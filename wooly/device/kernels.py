@@ -14,17 +14,30 @@ from typing import Any, Final
 
 import torch
 
-from wooly.device import numbers, tensors
-from wooly.device.backend import DEVICE, HANDLE_SHIFT, HAS_SWAP, handle_of, has_kernel, is_tracing, make_empty, make_storage, untraced
+from wooly.device import numbers, transfer
+from wooly.device.backend import (
+    BACKEND,
+    DEVICE,
+    HANDLE_SHIFT,
+    HAS_SWAP,
+    handle_of,
+    has_kernel,
+    index_of_handle,
+    is_tracing,
+    make_empty,
+    make_storage,
+    untraced,
+)
 from wooly.device.calls import CallPlan, carry_out, first, make_plan
-from wooly.device.fallback import split
+from wooly.device.checks import several_devices
+from wooly.device.fallback import make_elsewhere, split
 from wooly.device.lowering import LOWERINGS, Entry
-from wooly.device.recorder import RECORDER, RECORDS_MAX
+from wooly.device.recorder import RECORDER, RECORDERS, RECORDS_MAX
 from wooly.device.schema import Arg, Kind, OpInfo, functional_of
-from wooly.device.tensors import Buf, new_handle, new_tensor
+from wooly.device.tensors import FORK_MESSAGE, HEAP, HEAPS
 from wooly.errors import ForkError
 
-__all__ = ["make_kernel", "forget_plans", "after_fork"]
+__all__ = ["make_kernel", "forget_plans", "serve_several", "after_fork"]
 
 PLANS_MAX: Final = 8192
 """Plans kept for one operator; a model whose shapes never repeat must not grow without end."""
@@ -49,16 +62,33 @@ def _describe(value: Any, handles: list[int], numbers: list[Any]) -> Any:
     return type(value)
 
 
-def _several(plan: tuple[Any, ...], handles: list[int], numbers: list[Any]) -> Any:
-    """The rest of a functional call with several outputs, or with one that is not contiguous."""
+def _several(plan: tuple[Any, ...], handles: list[int], numbers: list[Any], at: int = 0) -> Any:
+    """The rest of a functional call with several outputs, or with one that is not contiguous, on device ``at``."""
     stencil, _, outs, build = plan
     made = []
     for out in outs:
-        tensor, handle = new_tensor(out.dtype, out.shape, out.strides, out.nbytes)
+        tensor, handle = HEAPS[at].new_tensor(out.dtype, out.shape, out.strides, out.nbytes)
         made.append(tensor)
         handles.append(handle)
-    RECORDER.push((stencil, handles, numbers))
+    RECORDERS[at].push((stencil, handles, numbers))
     return build(made) if build is not None else None
+
+
+def _on_other(plan: tuple[Any, ...], handles: list[int], numbers: list[Any], at: int) -> Any:
+    """The rest of a functional call on another device than the first."""
+    stencil, dtype, shape, nbytes = plan
+    if dtype is None:
+        return _several(plan, handles, numbers, at)
+    result, handle = HEAPS[at].new_tensor(dtype, shape, None, nbytes)
+    RECORDERS[at].push((stencil, [*handles, handle], numbers))
+    return result
+
+
+def _where(found: set[int], device: Any = None) -> int:
+    """The number of the device of a call: that of its tensors, else the one that ``device`` names. Raises RuntimeError for several."""
+    if len(found) > 1:
+        raise several_devices(found)
+    return found.pop() if found else transfer.check_device(device)
 
 
 _shared: Final[dict[str, Any]] = {
@@ -66,11 +96,16 @@ _shared: Final[dict[str, Any]] = {
     "Parameter": torch.nn.Parameter,
     "describe": _describe,
     "several": _several,
-    "new_handle": new_handle,
-    "new_tensor": new_tensor,
+    "new_handle": HEAP.new_handle,
+    "new_tensor": HEAP.new_tensor,
     "make_empty": make_empty,
     "make_storage": make_storage,
-    "Buf": Buf,
+    "Buf": HEAP.Buf,
+    "on_other": _on_other,
+    "where": _where,
+    "index_of_handle": index_of_handle,
+    "check_device": transfer.check_device,
+    "recorders": RECORDERS,
     "pending": RECORDER.pending,
     "append": RECORDER.pending.append,
     "flush": RECORDER.full,
@@ -79,7 +114,7 @@ _shared: Final[dict[str, Any]] = {
 
 
 def _refuse(record: Any) -> None:
-    raise ForkError(tensors.FORK_MESSAGE)
+    raise ForkError(FORK_MESSAGE)
 
 
 def after_fork() -> None:
@@ -90,6 +125,17 @@ def after_fork() -> None:
 
 _namespaces: Final[list[dict[str, Any]]] = []
 """The globals of every kernel."""
+_kernels: Final[list[FunctionType]] = []
+_serves_several = False
+
+
+def serve_several() -> None:
+    """From now on tensors of several devices of ours may be met: kernels are generated again, with a look at where their arguments are."""
+    global _serves_several
+    if not _serves_several:
+        _serves_several = True
+        for kernel in _kernels:
+            kernel.__code__, kernel.__defaults__, kernel.__kwdefaults__ = _stub.__code__, None, None
 
 
 def make_kernel(info: OpInfo) -> Callable[..., Any]:
@@ -111,6 +157,8 @@ def make_kernel(info: OpInfo) -> Callable[..., Any]:
     names["our_device"] = DEVICE()
     _namespaces.append(names)
     kernel = FunctionType(_stub.__code__, names, info.name)
+    _kernels.append(kernel)
+    names["apart"] = lambda device, values: make_elsewhere(info, values, torch.device(BACKEND, device))
     names["miss"] = _miss(info, plans, kernel)
     return kernel
 
@@ -206,15 +254,21 @@ def _source(info: OpInfo, entry: Entry | None) -> tuple[str, dict[str, Any]]:
     values = f"({''.join(f'{n}, ' for n in names)})"
     body += _number_checks(info, names, values)
     body.append(f"key = ({''.join(f'{k}, ' for k in keys)})")
+    if _serves_several:
+        device = next((name for name, arg in zip(names, info.args, strict=True) if arg.kind is Kind.DEVICE), None)
+        body.append(f"at = where(found{', ' + device if device else ''})")
+        if device and info.takes_tensors:
+            body.append(f"if {device} is not None and check_device({device}) != at: return apart(check_device({device}), {values})")
     body += _mutating_tail(info, names, values) if info.mutates else _functional_tail(values)
     positional = [n for n, arg in zip(names, info.args, strict=True) if not arg.kwarg_only]
     keywords = [n for n, arg in zip(names, info.args, strict=True) if arg.kwarg_only]
     signature = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
-    lines = [f"def kernel({signature}):", "    handles = []; numbers = []", *(f"    {line}" for line in body)]
+    start = "handles = []; numbers = []" + ("; found = set()" if _serves_several else "")
+    lines = [f"def kernel({signature}):", *(f"    {line}" for line in (start, *body))]
     return "\n".join(lines), constants
 
 
-_RESERVED: Final = frozenset({"get", "miss", "handles", "numbers", "key", "plan", "t", "x", "kx", "check"})
+_RESERVED: Final = frozenset({"get", "miss", "handles", "numbers", "key", "plan", "t", "x", "kx", "check", "found", "at"})
 """Names of generated code that are in use while arguments are still needed."""
 
 
@@ -266,6 +320,7 @@ def _tensor(name: str, key: str, bits: str) -> list[str]:
         f"    handles.append({name}.untyped_storage().data_ptr() >> {HANDLE_SHIFT})",
         "else:",
         f"    {key} = describe({name}, handles, numbers)",
+        *([f"if type({key}) is tuple and not {key}[4]: found.add(index_of_handle(handles[-1]))"] if _serves_several else ()),
     ]
 
 
@@ -313,6 +368,7 @@ def _functional_tail(values: str) -> list[str]:
         "plan = get(key)",
         f"if plan is None: return miss(key, {values})",
         f"if plan[0] is None: return plan[1]{values}",
+        *(["if at: return on_other(plan, handles, numbers, at)"] if _serves_several else ()),
         "stencil, dtype, shape, nbytes = plan",
         "if dtype is None: return several(plan, handles, numbers)",
         *(make if HAS_SWAP else ["result, handle = new_tensor(dtype, shape, None, nbytes)"]),
@@ -336,7 +392,8 @@ def _mutating_tail(info: OpInfo, names: Sequence[str], values: str) -> list[str]
         "plan = get(key)",
         f"if plan is None: return miss(key, {values})",
         f"if plan[0] is None: return plan[1]{values}",
-        "append((plan[0], handles, numbers))",
+        f"{'if at: recorders[at].push' if _serves_several else 'append'}((plan[0], handles, numbers))",
+        *(["else: append((plan[0], handles, numbers))"] if _serves_several else ()),
         f"if len(pending) >= {RECORDS_MAX}: flush()",
         f"return {', '.join(returned)}" if len(returned) != 1 else f"return {returned[0]}",
     ]

@@ -58,7 +58,7 @@ _by_address: Final[WeakValueDictionary[int, Philox]] = WeakValueDictionary()
 
 
 def default(index: int = 0) -> Philox:
-    """The default stream of device ``index``."""
+    """The default stream of device ``index``, by torch's number of it."""
     stream = _defaults.get(index)
     if stream is None:
         stream = _defaults[index] = Philox()

@@ -20,14 +20,13 @@ import torch
 from bus_schemas.batch import LIMITS
 from bus_schemas.session import SessionOpened
 from wooly.counters import COUNTERS
-from wooly.device import tensors
 from wooly.device.lowering.values import Number
-from wooly.device.memory import MEMORY
 from wooly.device.programs import Built, ProgramCache, Record, Stencil, TooLarge, wire
+from wooly.device.tensors import FORK_MESSAGE, HEAP, Heap
 from wooly.errors import ForkError, WoolyError
 from wooly.link import Flush, Link, Origin, ReadBytes, Ticket
 
-__all__ = ["Recorder", "RECORDER", "stats", "RECORDS_MAX", "UPLOAD_BYTES_MAX"]
+__all__ = ["Recorder", "RECORDER", "RECORDERS", "stats", "RECORDS_MAX", "UPLOAD_BYTES_MAX"]
 
 BLOCKING: Final = os.environ.get("CUDA_LAUNCH_BLOCKING") == "1"
 """Every record is sent and waited for at once, so that an error is raised at the line that caused it."""
@@ -44,9 +43,11 @@ UPLOAD_BYTES_MAX: Final = 32 << 20
 class Recorder:
     """One device's pending batch. Kernels append to ``pending`` directly; any thread may, because list.append is atomic."""
 
-    def __init__(self) -> None:
+    def __init__(self, heap: Heap) -> None:
+        self.heap = heap
         self.pending: list[Record] = []
         self.counters = COUNTERS
+        self._wire_bytes = 0
         self._allocs: list[tuple[int, int]] = []
         self._uploads: list[tuple[int, memoryview]] = []
         self._upload_bytes = 0
@@ -67,7 +68,7 @@ class Recorder:
     def connect_with(self, connect: Callable[[], Link]) -> None:
         """``connect()`` opens the session; it is called when the device is first used."""
         self._connect = connect
-        tensors.on_first_use(self.link)
+        self.heap.on_first_use(self.link)
 
     def link(self) -> Link:
         """The session, opened on the first call."""
@@ -77,7 +78,7 @@ class Recorder:
                 if self._connect is None:
                     raise RuntimeError("the device is not installed; call wooly.device.install.install first")
                 self._link = self._connect()
-                MEMORY.limit(self._link.info.quota_bytes, _capacity_bytes(self._link.info))
+                self.heap.memory.limit(self._link.info.quota_bytes, _capacity_bytes(self._link.info))
             return self._link
 
     @property
@@ -97,7 +98,7 @@ class Recorder:
     def check_process(self) -> None:
         """Raises ForkError in a forked child of the process that opened the session."""
         if self.forked:
-            raise ForkError(tensors.FORK_MESSAGE)
+            raise ForkError(FORK_MESSAGE)
 
     def after_fork(self) -> None:
         """The child must neither use nor close its parent's session."""
@@ -116,25 +117,28 @@ class Recorder:
             with _written():
                 self._link.report()
         finally:
-            self._link = None
+            self._link, self._wire_bytes = None, 0
 
     # --- recording
 
     def push(self, record: Record) -> None:
         """Append one record; sends the batch when it has grown to its limit."""
         self.check_process()
+        self._spoil_capture()
         self.pending.append(record)
         if len(self.pending) >= RECORDS_MAX:
             self.full()
 
     def alloc(self, handle: int, nbytes: int) -> None:
         """The buffer of ``handle`` must exist, zeroed, although no record makes it."""
+        self._spoil_capture()
         self._allocs.append((handle, nbytes))
         if len(self._allocs) >= RECORDS_MAX and not self.capturing:
             self.flush()
 
     def upload(self, handle: int, data: memoryview) -> None:
         """The fresh buffer of ``handle`` is to hold ``data``, which must not change any more."""
+        self._spoil_capture()
         if self.capturing:
             self._allocs.append((handle, len(data)))  # it will be freed as any other
             if self._captured is not None and len(data) + sum(map(len, self._captured.values())) <= CAPTURED_BYTES_MAX:
@@ -146,6 +150,11 @@ class Recorder:
         self._upload_bytes += len(data)
         if self._upload_bytes > UPLOAD_BYTES_MAX or len(self._uploads) >= RECORDS_MAX:
             self.flush()
+
+    def _spoil_capture(self) -> None:
+        """What the process's first device captures meanwhile is no graph, for none holds the work of several devices."""
+        if self.heap.index and RECORDER.capturing:
+            RECORDER._invalid = True
 
     # --- sending
 
@@ -224,7 +233,8 @@ class Recorder:
 
     def _freed(self) -> list[int]:
         """Handles of buffers that died, the oldest first, as many as one batch frees. Pinned ones are kept until they are unpinned."""
-        handles = [tensors.FREED.popleft() for _ in range(min(len(tensors.FREED), _FREES_MAX))]
+        freed = self.heap.freed
+        handles = [freed.popleft() for _ in range(min(len(freed), _FREES_MAX))]
         if not self._pins:
             return handles
         self._kept.update(handle for handle in handles if handle in self._pins)
@@ -248,7 +258,7 @@ class Recorder:
             del self.pending[: len(records)]
             allocs, self._allocs = self._allocs, []
             died = set(self._freed())
-            while tensors.FREED:
+            while self.heap.freed:
                 died.update(self._freed())
             self.capturing = False
             return records, allocs, died, not self._invalid
@@ -266,7 +276,7 @@ class Recorder:
                 del self._pins[handle]
                 if handle in self._kept:
                     self._kept.remove(handle)
-                    tensors.FREED.append(handle)
+                    self.heap.freed.append(handle)
 
     def repeat(self, built: Built, stencils: tuple[Stencil, ...], handles: list[int], scalars: list[Number]) -> None:
         """Send a captured program, after what is pending. Raises AcceleratorError in a capture."""
@@ -291,7 +301,8 @@ class Recorder:
         COUNTERS.ops += flush.n_ops
         COUNTERS.batches += 1
         COUNTERS.upload_bytes += sum(len(data) for _, data in flush.uploads)
-        COUNTERS.wire_bytes = link.wire_bytes
+        COUNTERS.wire_bytes += link.wire_bytes - self._wire_bytes
+        self._wire_bytes = link.wire_bytes
         if not flush.reads:  # else it is waited for
             link.report()
         return ticket
@@ -344,8 +355,10 @@ def _written() -> Iterator[None]:
             sys.stderr.write(f"wooly: {error}\n")
 
 
-RECORDER: Final = Recorder()
-"""The one device of this process."""
+RECORDER: Final = Recorder(HEAP)
+"""That of the process's first device."""
+RECORDERS: Final = {0: RECORDER}
+"""Of the devices that the process uses, by number."""
 
 
 def stats() -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from wooly.device.backend import DEVICE, is_our_device, is_ours, raw_device
+from wooly.device.backend import is_our_device, is_ours, raw_device
 
 __all__ = ["CPU_KEYS_OF", "COMPOSED", "FACTORIES", "LAYOUTS", "STRUCTURAL", "assembled", "is_sparse", "parts"]
 
@@ -176,7 +176,7 @@ def _sparse_mask(self: torch.Tensor, mask: torch.Tensor) -> Any:
 def _zeros_like(self: torch.Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, **_: Any) -> Any:
     """torch's composite makes the parts on the device that C++ calls cuda, where a program asks for "cuda"."""
     if (device is None or is_our_device(device)) and layout in (None, self.layout):
-        return torch.zeros(self.size(), dtype=dtype or self.dtype, layout=self.layout, device=DEVICE())
+        return torch.zeros(self.size(), dtype=dtype or self.dtype, layout=self.layout, device=raw_device(self))
     return NotImplemented
 
 

@@ -21,35 +21,31 @@ import torch
 
 from wis.views import contiguous_strides
 from wooly.device.backend import (
+    BACKEND,
     CPU_KEYS,
-    DEVICE,
     HANDLE_SHIFT,
     HAS_SWAP,
+    INDEX_SHIFT,
     all_op_names,
     has_kernel,
+    make_bare,
     make_empty,
     make_storage,
     set_storage,
     storage_of,
 )
-from wooly.device.memory import MEMORY
+from wooly.device.memory import MEMORY, MemoryCounter
 from wooly.device.schema import overload
 from wooly.errors import ForkError
 
-__all__ = ["FORK_MESSAGE", "FREED", "VIEWS", "Buf", "inplace_views", "new_handle", "new_tensor", "on_first_use", "view_kernel"]
+__all__ = ["FORK_MESSAGE", "HEAP", "HEAPS", "VIEWS", "Heap", "inplace_views", "view_kernel"]
 
 FORK_MESSAGE: Final = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"
 )
 
-FREED: Final[deque[int]] = deque()
-"""Handles whose last view died, in order; the recorder takes them at a flush. A deque: any thread may append."""
-
 _UNIT: Final = 1 << HANDLE_SHIFT
-_LARGE_FIRST: Final = 1 << 41  # handles of buffers above one unit, apart from the others so that both only count up
-_small = itertools.count(1)
-_large_next = _LARGE_FIRST
-_large_lock = threading.Lock()
+_LARGE_FIRST: Final = 1 << INDEX_SHIFT + 4  # handles of buffers above one unit, apart from the others so that both only count up
 
 
 class Buf:
@@ -61,64 +57,97 @@ class Buf:
         self.handle = handle
         self.nbytes = nbytes
 
-    def __del__(self, memory: Any = MEMORY, freed: Any = FREED.append) -> None:
+
+def _buf_class(memory: MemoryCounter, freed: deque[int]) -> type[Buf]:
+    """Of buffers that are counted in ``memory``, and end in ``freed``."""
+
+    def __del__(self: Buf, memory: MemoryCounter = memory, freed: Callable[[int], None] = freed.append) -> None:
         memory.allocated -= self.nbytes
         freed(self.handle)
+
+    return type("Buf", (Buf,), {"__slots__": (), "__del__": __del__})
 
 
 def _connect_nothing() -> None:
     """Before the device is installed there is nothing to open."""
 
 
-_first_use = _connect_nothing
-_used = False
+class Heap:
+    """The buffers of one device in this process.
 
+    ``memory`` counts them. ``freed``: handles whose last view died, in order; the recorder takes them at a flush. A deque: any thread may
+    append.
+    """
 
-def on_first_use(connect: Any) -> None:
-    """``connect()`` is called once, before the first buffer of the process is made."""
-    global _first_use, _used
-    _first_use, _used = connect, False
+    __slots__ = ("Buf", "_connect", "_device", "_large_next", "_lock", "_small", "_used", "freed", "index", "memory")
 
+    def __init__(self, index: int, memory: MemoryCounter) -> None:
+        self.index = index
+        self.memory = memory
+        self.freed: deque[int] = deque()
+        self.Buf = _buf_class(memory, self.freed)
+        self._device: torch.device | None = None
+        self._small = itertools.count((index << INDEX_SHIFT) + 1)
+        self._large_next = _LARGE_FIRST + (index << INDEX_SHIFT)
+        self._lock = threading.Lock()
+        self._connect: Callable[[], Any] = _connect_nothing
+        self._used = False
 
-def new_handle(nbytes: int) -> int:
-    """A fresh handle for a buffer of ``nbytes``, counted against the quota; raises QuotaExceeded past it."""
-    global _large_next, _used
-    if not _used:
-        _first_use()
-        _used = True
-    MEMORY.allocated += nbytes
-    if MEMORY.allocated > MEMORY.mark:
-        MEMORY.over(nbytes)
-    if nbytes <= _UNIT:
-        return next(_small)
-    with _large_lock:
-        handle = _large_next
-        _large_next += -(-nbytes // _UNIT)
-    return handle
+    def on_first_use(self, connect: Callable[[], Any]) -> None:
+        """``connect()`` is called once, before the first buffer of the process is made."""
+        self._connect, self._used = connect, False
 
+    def new_handle(self, nbytes: int) -> int:
+        """A fresh handle for a buffer of ``nbytes``, counted against the quota; raises QuotaExceeded past it."""
+        if not self._used:
+            self._connect()
+            self._used = True
+        memory = self.memory
+        memory.allocated += nbytes
+        if memory.allocated > memory.mark:
+            memory.over(nbytes)
+        if nbytes <= _UNIT:
+            return next(self._small)
+        with self._lock:
+            handle = self._large_next
+            self._large_next += -(-nbytes // _UNIT)
+        return handle
 
-def new_tensor(dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int] | None, nbytes: int) -> tuple[torch.Tensor, int]:
-    """A tensor over a fresh buffer, and its handle. ``strides`` None: contiguous."""
-    handle = new_handle(nbytes)
-    if strides is None and nbytes and HAS_SWAP:  # create_empty_tensor gives tensors without elements strides of 0
-        tensor = make_empty(shape, dtype)  # type: ignore[arg-type]  # any sequence of ints will do
-        storage = storage_of(tensor)
-        storage._swap_data_ptr_(make_storage(handle << HANDLE_SHIFT, DEVICE(), nbytes))
-    else:
-        storage = make_storage(handle << HANDLE_SHIFT, DEVICE(), nbytes)
-        tensor = set_storage(make_empty((0,), dtype), storage, 0, shape, contiguous_strides(shape) if strides is None else strides)
-    storage._wooly_buf = Buf(handle, nbytes)
-    return tensor, handle
+    def new_tensor(self, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int] | None, nbytes: int) -> tuple[torch.Tensor, int]:
+        """A tensor over a fresh buffer, and its handle. ``strides`` None: contiguous."""
+        handle = self.new_handle(nbytes)
+        if self._device is None:
+            self._device = torch.device(BACKEND, self.index)
+        if strides is None and nbytes and HAS_SWAP and not self.index:  # create_empty_tensor gives tensors without elements strides of 0
+            tensor = make_empty(shape, dtype)  # type: ignore[arg-type]  # any sequence of ints will do
+            storage = storage_of(tensor)
+            storage._swap_data_ptr_(make_storage(handle << HANDLE_SHIFT, self._device, nbytes))
+        else:
+            storage = make_storage(handle << HANDLE_SHIFT, self._device, nbytes)
+            layout = contiguous_strides(shape) if strides is None else strides
+            tensor = set_storage(make_bare(self.index, dtype), storage, 0, shape, layout)
+        storage._wooly_buf = self.Buf(handle, nbytes)
+        return tensor, handle
+
+    def after_fork(self) -> None:
+        """A forked child must not use the parent's session: every new buffer is refused."""
+        if self._used:
+            self.on_first_use(_refuse_forked)
 
 
 def _refuse_forked() -> NoReturn:
     raise ForkError(FORK_MESSAGE)
 
 
+HEAP: Final = Heap(0, MEMORY)
+"""That of the process's first device."""
+HEAPS: Final = {0: HEAP}
+"""Of the devices that the process uses, by number."""
+
+
 def _after_fork() -> None:
-    """A forked child must not use the parent's session: every new buffer is refused."""
-    if _used:
-        on_first_use(_refuse_forked)
+    for heap in HEAPS.values():
+        heap.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

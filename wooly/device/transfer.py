@@ -19,12 +19,12 @@ from bus_schemas.batch import LIMITS
 from wis.views import contiguous_strides
 from wooly.device import sparse
 from wooly.device.backend import (
-    DEVICE,
     HAS_SWAP,
     handle_of,
+    index_of_handle,
     is_our_device,
     is_ours,
-    make_empty,
+    make_bare,
     make_storage,
     offset_of,
     raw_device,
@@ -34,13 +34,15 @@ from wooly.device.backend import (
 )
 from wooly.device.lowering import FROM_TORCH
 from wooly.device.lowering.values import span_nbytes
-from wooly.device.recorder import RECORDER
-from wooly.device.tensors import new_tensor
+from wooly.device.recorder import RECORDERS
+from wooly.device.schema import Kind, OpInfo
+from wooly.device.tensors import HEAPS
 from wooly.link import ReadBytes
 
 __all__ = [
     "upload", "fetch", "fetch_all", "bytes_tensor", "empty", "empty_strided", "make_copy_", "make_to_copy", "local_scalar_dense", "equal",
-    "check_device", "check_device_with", "resize_", "resize_output", "resize_storage", "replace_whole", "set_storage_offset_",
+    "check_device", "check_device_with", "index_of_call",
+    "resize_", "resize_output", "resize_storage", "replace_whole", "set_storage_offset_",
     "set_storage_", "set_tensor_", "set_",
 ]  # fmt: skip
 
@@ -52,10 +54,10 @@ _SPAN_READ_MAX: Final = 1 << 20
 
 
 @untraced()
-def upload(tensor: torch.Tensor) -> torch.Tensor:
-    """A device tensor with the elements of a CPU tensor, and its layout where that is dense or sparse."""
+def upload(tensor: torch.Tensor, at: int = 0) -> torch.Tensor:
+    """A tensor on device ``at`` with the elements of a CPU tensor, and its layout where that is dense or sparse."""
     if sparse.is_sparse(tensor):
-        return sparse.assembled(tensor, [upload(part) for part in sparse.parts(tensor)])
+        return sparse.assembled(tensor, [upload(part, at) for part in sparse.parts(tensor)])
     source = tensor.detach()
     if source.is_conj():
         source = source.resolve_conj()
@@ -64,8 +66,8 @@ def upload(tensor: torch.Tensor) -> torch.Tensor:
     copy = source.clone(memory_format=torch.preserve_format)
     shape, strides = tuple(copy.size()), tuple(copy.stride())
     nbytes = copy.numel() * copy.dtype.itemsize
-    target, handle = new_tensor(copy.dtype, shape, None if strides == contiguous_strides(shape) else strides, nbytes)
-    RECORDER.upload(handle, _bytes_of(copy))
+    target, handle = HEAPS[at].new_tensor(copy.dtype, shape, None if strides == contiguous_strides(shape) else strides, nbytes)
+    RECORDERS[at].upload(handle, _bytes_of(copy))
     return target
 
 
@@ -87,6 +89,10 @@ class _Reading:
 
     tensor: torch.Tensor
     read: tuple[int, int, int]
+
+    @property
+    def device_index(self) -> int:
+        return index_of_handle(self.read[0])
 
     def tensor_of(self, data: ReadBytes) -> torch.Tensor:
         t = self.tensor
@@ -123,7 +129,7 @@ def fetch(tensor: torch.Tensor) -> torch.Tensor:
 
 @untraced()
 def fetch_all(values: Sequence[Any]) -> list[Any]:
-    """``values`` with every device tensor (in lists too) replaced by a CPU copy; one wait for all."""
+    """``values`` with every device tensor (in lists too) replaced by a CPU copy; one wait for each device."""
     readings: dict[int, _Reading] = {}
     of_parts: dict[int, list[torch.Tensor]] = {}
     for value in values:
@@ -134,7 +140,10 @@ def fetch_all(values: Sequence[Any]) -> list[Any]:
                 for dense in of_parts.get(id(item), [item]):
                     readings[id(dense)] = _reading(dense)
     wanted = [r for r in readings.values() if r.read[2]]
-    answers = dict(zip(map(id, wanted), RECORDER.fetch([r.read for r in wanted]) if wanted else [], strict=True))
+    answers: dict[int, ReadBytes] = {}
+    for at in sorted({r.device_index for r in wanted}):
+        there = [r for r in wanted if r.device_index == at]
+        answers.update(zip(map(id, there), RECORDERS[at].fetch([r.read for r in there]), strict=True))
     copies = {key: r.tensor_of(answers.get(id(r), b"")) for key, r in readings.items()}
 
     def local(value: Any) -> Any:
@@ -210,27 +219,35 @@ _device_check: Callable[[Any], int] = _any_device
 
 
 def check_device_with(check: Callable[[Any], int]) -> None:
-    """``check(device)`` raises for a device index that does not exist."""
+    """``check(device)`` gives the number of a device (None: of the current one), and raises for one that does not exist."""
     global _device_check
     _device_check = check
 
 
-def check_device(device: Any) -> None:
-    """Raises what CUDA raises for a device that does not exist."""
-    _device_check(device)
+def check_device(device: Any) -> int:
+    """The number of ``device``; None: of the current one. Raises what CUDA raises for a device that does not exist."""
+    return _device_check(device)
+
+
+def index_of_call(info: OpInfo, values: Sequence[Any]) -> int:
+    """The number of the device of a call: that of its first tensor of ours, else the one that it names, else the current one."""
+    for value in values:
+        for item in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(item, torch.Tensor) and is_ours(item):
+                return raw_device(item).index
+    return check_device(next((value for arg, value in zip(info.args, values, strict=True) if arg.kind is Kind.DEVICE), None))
 
 
 def _allocated(size: tuple[int, ...], strides: tuple[int, ...] | None, dtype: torch.dtype | None, device: Any) -> torch.Tensor:
-    if device is not None:
-        check_device(device)
+    at = check_device(device)
     if any(n < 0 for n in size):
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(size)}: {list(size)}")
     dtype = dtype or torch.get_default_dtype()
     if strides == contiguous_strides(size):
         strides = None
     nbytes = math.prod(size) * dtype.itemsize if strides is None else span_nbytes(dtype.itemsize, size, strides)
-    tensor, handle = new_tensor(dtype, size, strides, nbytes)
-    RECORDER.alloc(handle, nbytes)
+    tensor, handle = HEAPS[at].new_tensor(dtype, size, strides, nbytes)
+    RECORDERS[at].alloc(handle, nbytes)
     return tensor
 
 
@@ -249,12 +266,12 @@ def make_copy_(on_device: Callable[..., Any]) -> Callable[..., torch.Tensor]:
             if not (self.dtype in FROM_TORCH and src.dtype in FROM_TORCH):
                 _copy_bits(self, src)
             elif is_ours(src):
-                on_device(self, src)
+                on_device(self, _beside(self, src))
             elif raw_device(src).type == "cpu":
                 if _replacing and _is_whole(self, src):
                     _replace(self, src)
                 else:
-                    on_device(self, upload(src))
+                    on_device(self, upload(src, raw_device(self).index))
             else:
                 raise RuntimeError(f"copy_ from {raw_device(src)} to the device is not possible")
         else:
@@ -262,6 +279,11 @@ def make_copy_(on_device: Callable[..., Any]) -> Callable[..., torch.Tensor]:
         return self
 
     return copy_
+
+
+def _beside(self: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+    """``src`` on the device of ``self``: what is on another one travels over this machine."""
+    return src if raw_device(src) == raw_device(self) else upload(fetch(src), raw_device(self).index)
 
 
 _replacing = False
@@ -290,7 +312,7 @@ def _is_whole(self: torch.Tensor, src: torch.Tensor) -> bool:
 
 def _replace(self: torch.Tensor, src: torch.Tensor) -> None:
     """Every view of the buffer sees the new one."""
-    fresh = upload(src.detach().to(self.dtype).contiguous())
+    fresh = upload(src.detach().to(self.dtype).contiguous(), raw_device(self).index)
     mine, other = storage_of(self), storage_of(fresh)
     mine._swap_data_ptr_(other)
     mine._wooly_buf, other._wooly_buf = other._wooly_buf, mine._wooly_buf
@@ -303,7 +325,7 @@ def _copy_bits(self: torch.Tensor, src: torch.Tensor) -> None:
     """Copy where one side has a type the device cannot compute with (float8 and the like): converted here, moved as integers there."""
     here = (fetch(src) if is_ours(src) else src).to(self.dtype).expand(self.size())
     bits = _BITS[self.dtype.itemsize]
-    self.view(bits).copy_(upload(here.contiguous()).view(bits))
+    self.view(bits).copy_(upload(here.contiguous(), raw_device(self).index).view(bits))
 
 
 def make_to_copy(on_device: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -320,11 +342,13 @@ def make_to_copy(on_device: Callable[..., torch.Tensor]) -> Callable[..., torch.
     ) -> torch.Tensor:
         ours = is_ours(self)
         to_ours = ours if device is None else is_our_device(device)
-        if device is not None and to_ours:
-            check_device(device)
+        at = check_device(device) if to_ours and device is not None else raw_device(self).index if ours else 0
         if ours and to_ours:
+            if at != raw_device(self).index:
+                here = fetch(self).to(dtype=dtype, memory_format=memory_format or torch.preserve_format)
+                return upload(here, at)
             if not (self.dtype in FROM_TORCH and (dtype or self.dtype) in FROM_TORCH):
-                return upload(fetch(self).to(dtype=dtype, memory_format=memory_format or torch.preserve_format))
+                return upload(fetch(self).to(dtype=dtype, memory_format=memory_format or torch.preserve_format), at)
             return on_device(self, dtype=dtype or self.dtype, memory_format=memory_format)
         if ours:
             if torch.device(device).type == "meta":
@@ -337,17 +361,19 @@ def make_to_copy(on_device: Callable[..., torch.Tensor]) -> Callable[..., torch.
         if memory_format is not None and memory_format is not torch.preserve_format:
             source = source.contiguous(memory_format=memory_format)
         if dtype is None or dtype == source.dtype:
-            return upload(source)
+            return upload(source, at)
         if dtype.itemsize <= source.dtype.itemsize:
-            return upload(source.to(dtype))
+            return upload(source.to(dtype), at)
         if source.dtype not in FROM_TORCH or dtype not in FROM_TORCH:
-            return upload(source.to(dtype))
-        return on_device(upload(source), dtype=dtype, memory_format=memory_format)
+            return upload(source.to(dtype), at)
+        return on_device(upload(source, at), dtype=dtype, memory_format=memory_format)
 
     return to_copy
 
 
 # --- storages
+
+_raw_device_of: Final[Callable[[Any], torch.device]] = torch._C.StorageBase.device.__get__  # type: ignore[attr-defined]  # as C++ knows it
 
 
 @untraced()
@@ -371,15 +397,16 @@ def resize_storage(storage: Any, nbytes: int) -> Any:
 
     Where torch cannot exchange a storage's memory a new storage is returned, and ``storage`` stays as it is.
     """
-    fresh = empty((nbytes,), dtype=torch.uint8)
+    device = _raw_device_of(storage)
+    fresh = empty((nbytes,), dtype=torch.uint8, device=device)
     kept = min(nbytes, storage.nbytes())
     if kept:
-        old = set_storage(make_empty((0,), torch.uint8), storage, 0, (kept,), (1,))
+        old = set_storage(make_bare(device.index, torch.uint8), storage, 0, (kept,), (1,))
         torch.ops.aten.copy_.default(fresh.narrow(0, 0, kept), old)
     other = storage_of(fresh)
     if not HAS_SWAP:
         return other
-    storage._swap_data_ptr_(make_storage(0, DEVICE(), 0))  # torch swaps only with a storage of the same size, or of none
+    storage._swap_data_ptr_(make_storage(0, device, 0))  # torch swaps only with a storage of the same size, or of none
     storage._swap_data_ptr_(other)
     mine = getattr(storage, "_wooly_buf", None)
     storage._wooly_buf = other._wooly_buf
@@ -423,4 +450,4 @@ def set_tensor_(self: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
 
 def set_(self: torch.Tensor) -> torch.Tensor:
     """The kernel of ``set_``: empty."""
-    return set_tensor_(self, empty((0,), dtype=self.dtype))
+    return set_tensor_(self, empty((0,), dtype=self.dtype, device=raw_device(self)))

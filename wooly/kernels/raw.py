@@ -19,10 +19,13 @@ from wis.kernel.module import Entry
 from wis.kernel.verify import Certificate, VerifiedKernel
 from wis.ops import BY_NAME
 from wis.program import Imm, Instr, Ref
+from wooly.device import transfer
+from wooly.device.backend import index_of_handle
+from wooly.device.checks import several_devices
 from wooly.device.lowering.template import Template
 from wooly.device.lowering.values import ScalarArg
 from wooly.device.programs import Stencil
-from wooly.device.recorder import RECORDER
+from wooly.device.recorder import RECORDERS
 from wooly.errors import CompileError, KernelLaunchError
 from wooly.kernels.arguments import Given, Region, bind_arguments, region_of, register_type
 from wooly.kernels.build import Built, build_cuda, build_ptx, load_wis
@@ -64,8 +67,12 @@ class Launcher:
         if stencil is None:
             stencil = self._stencils[key] = Stencil(self._template(block, shared_bytes, places, len(distinct)), self.verified.kernel.name)
         numbers = [x for x in given.params if not isinstance(x, Region)]
-        RECORDER.link()  # a launch without memory may be the first thing a script does
-        RECORDER.push((stencil, distinct, [*grid, *numbers]))
+        found = {index_of_handle(handle) for handle in distinct}
+        if len(found) > 1:
+            raise several_devices(found)
+        recorder = RECORDERS[found.pop() if found else transfer.check_device(None)]
+        recorder.link()  # a launch without memory may be the first thing a script does
+        recorder.push((stencil, distinct, [*grid, *numbers]))
 
     def _check(self, grid: Dim3, block: Dim3, shared_bytes: int, given: Given) -> None:
         kernel = self.verified.kernel

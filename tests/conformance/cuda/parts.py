@@ -187,7 +187,7 @@ def model(name: str, *, on_gpu: bool) -> Part:
     part = Part(name, f"tests/integration/scripts/{name}.py; the first {_COMPARED} launches of each kernel compared", programs=1)
     with _engine(on_gpu=on_gpu, kernels=HostKernels(), most=_COMPARED) as (engine, compared), tempfile.TemporaryDirectory() as folder:
         link = LoopbackLink(engine)
-        activate(Config(local_gpu=on_gpu), lambda: link)
+        activate(Config(local_gpu=on_gpu), lambda index: link)
         sys.argv = [name, f"{folder}/{name}.pt"]
         try:
             runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")

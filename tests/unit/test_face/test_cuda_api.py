@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -305,13 +306,17 @@ def test_an_exported_program_checks_its_tensors_by_the_device_that_the_script_se
             check(x.cuda(), **wrong)
 
 
-def test_a_process_uses_one_of_several_devices() -> None:
-    set_count(2)
+def test_each_thread_has_a_current_device() -> None:
+    set_count(3)
     try:
-        assert torch.cuda.device_count() == 2
-        assert str(torch.zeros(1, device="cuda:1").device) == "cuda:1" and torch.cuda.current_device() == chosen() == 1
-        with pytest.raises(NotImplementedError, match="cuda:0: this process uses cuda:1, and a process uses one device"):
-            torch.zeros(1, device="cuda:0")
+        assert torch.cuda.device_count() == 3 and torch.cuda.current_device() == 0
+        torch.cuda.set_device(2)
+        with torch.cuda.device(1), ThreadPoolExecutor(1) as other:
+            assert torch.cuda.current_device() == 1 and torch.cuda.current_stream().device == torch.device("cuda:1")
+            assert other.submit(torch.cuda.current_device).result() == 0
+        assert torch.cuda.current_device() == 2 and chosen(2) == 2
+        with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+            torch.cuda.set_device(3)
     finally:
         set_count(1)
 

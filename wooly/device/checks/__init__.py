@@ -16,10 +16,11 @@ from wooly.device.checks.places import (
     overlap,
     repeats,
     same_shape,
+    several_devices,
     tensors_of,
 )
 
 __all__ = [
     "CPU_INDEX_OPS", "SELF_OVERLAP", "arguments", "castable", "devices", "distribution", "dtypes", "indices", "is_dense",
-    "may_be_cpu_indices", "overlap", "refuses_dtypes", "repeats", "same_shape", "tensors_of",
+    "may_be_cpu_indices", "overlap", "refuses_dtypes", "repeats", "same_shape", "several_devices", "tensors_of",
 ]  # fmt: skip

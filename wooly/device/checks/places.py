@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -13,7 +13,8 @@ from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, r
 from wooly.device.schema import Kind, OpInfo
 
 __all__ = [
-    "CPU_INDEX_OPS", "SELF_OVERLAP", "devices", "indices", "is_dense", "may_be_cpu_indices", "overlap", "repeats", "same_shape",
+    "CPU_INDEX_OPS", "SELF_OVERLAP",
+    "devices", "indices", "is_dense", "may_be_cpu_indices", "overlap", "repeats", "same_shape", "several_devices",
     "tensors_of", "title",
 ]  # fmt: skip
 
@@ -58,8 +59,10 @@ CPU_INDEX_OPS: Final = frozenset(
 
 def devices(info: OpInfo, values: Sequence[Any]) -> None:
     """Every tensor on the device, but for 0-dim CPU tensors that are only read; raises RuntimeError as CUDA does."""
+    found: set[int] = set()
     for i, tensor in tensors_of(values):
         if is_ours(tensor):
+            found.add(raw_device(tensor).index)
             continue
         arg = info.args[i]
         device = raw_device(tensor)
@@ -69,9 +72,17 @@ def devices(info: OpInfo, values: Sequence[Any]) -> None:
             f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and {device}! "
             f"(when checking argument for argument {arg.name} in method wrapper_CUDA_{info.base})"
         )
+    if len(found) > 1:
+        raise several_devices(found)
     for arg, value in zip(info.args, values, strict=True):
         if arg.kind is Kind.LAYOUT and value not in (None, torch.strided, *sparse.LAYOUTS) and _on_ours(info, values):
             raise NotImplementedError(f"aten::{info.base}: layout {value} is not supported on this device; use strided tensors")
+
+
+def several_devices(found: Iterable[int]) -> RuntimeError:
+    """What CUDA says to tensors of several devices."""
+    first, second, *_ = sorted(found)
+    return RuntimeError(f"Expected all tensors to be on the same device, but found at least two devices, cuda:{first} and cuda:{second}!")
 
 
 def _on_ours(info: OpInfo, values: Sequence[Any]) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from wooly import errors
@@ -31,9 +33,10 @@ _OutOfFuel.__name__ = _OutOfFuel.__qualname__ = "OutOfFuelError"
 _DeviceAssert.__name__ = _DeviceAssert.__qualname__ = "DeviceAssertError"
 
 
-def patch(api: RecorderApi, device_count: int = 1) -> None:
-    """Put the face on. Once a process, after the backend and its kernels are registered."""
-    face = Face(api, device_count)
+def patch(apis: Mapping[int, RecorderApi], device_count: int = 1) -> None:
+    """Put the face on. Once a process, after the backend and its kernels are registered. ``apis``: the recorders, by index of the device;
+    the first one is there, others may come."""
+    face = Face(apis, device_count)
     devices.set_count(device_count)
     errors.present(errors.QuotaExceeded, _OutOfMemory)
     errors.present(errors.DeviceAssertError, _DeviceAssert)

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType
 from typing import Any, Final, Protocol, TypeVar
 
 from torch.overrides import handle_torch_function, has_torch_function, has_torch_function_unary
 
 from bus_schemas.session import SessionOpened
+from wooly.device.memory import MemoryCounter
 
 __all__ = ["Face", "RecorderApi", "overridable", "overridable_property", "put", "put_all", "wrapping"]
 
 
+class HeapApi(Protocol):
+    """The buffers of one device."""
+
+    @property
+    def memory(self) -> MemoryCounter:
+        """Counts them."""
+
+
 class RecorderApi(Protocol):
-    """The recorder as the face sees it. All byte counts are the client's own.
+    """A device's recorder as the face sees it. All byte counts are the client's own.
 
     ``capturing``: what is recorded becomes part of a CUDA graph.
     """
 
     capturing: bool
+
+    @property
+    def heap(self) -> HeapApi:
+        """The device's buffers."""
 
     def flush(self) -> Any:
         """Send what was recorded, without waiting."""
@@ -39,11 +52,24 @@ class RecorderApi(Protocol):
 
 
 class Face:
-    """What every part of the face is built on: the recorder, and how many devices the script sees."""
+    """What every part of the face is built on: the recorders of the devices in use, and how many devices the task has. ``api``: the
+    recorder of the process's first device."""
 
-    def __init__(self, api: RecorderApi, device_count: int) -> None:
-        self.api: Final = api
+    def __init__(self, apis: Mapping[int, RecorderApi], device_count: int) -> None:
+        self.apis: Final = apis
+        self.api: Final = apis[0]
         self.device_count: Final = device_count
+
+    def flush(self) -> None:
+        """Send what was recorded for all devices, without waiting."""
+        for api in tuple(self.apis.values()):
+            api.flush()
+
+    def synchronize(self) -> None:
+        """Wait until all devices have done what was recorded; raises what went wrong there."""
+        self.flush()
+        for api in tuple(self.apis.values()):
+            api.synchronize()
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])

@@ -1,5 +1,5 @@
 """The C functions below torch.cuda (``torch._C._cuda_*``), answered for the remote device; the rest refuse. Those below torch.cuda.comm,
-for one device: what nn.DataParallel calls when it has nothing to spread.
+which nn.DataParallel calls.
 
 On a CPU build none of these names exist; on a CUDA build the real ones would answer "no driver".
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from wooly.device.face import history, memory
 from wooly.device.face.api import Face, put
-from wooly.device.face.devices import count, current, index_of, no_devices, ours
+from wooly.device.face.devices import count, current, index_of, make_current, no_devices, number_of, ours
 from wooly.errors import ForkError
 
 __all__ = ["ARCHITECTURE", "CUDA_VERSION", "in_bad_fork", "patch"]
@@ -30,7 +30,7 @@ def _exchange(index: int) -> int:
     before = current()
     if index < 0:
         return -1
-    index_of(index)
+    make_current(number_of(index))
     return before
 
 
@@ -94,14 +94,14 @@ def _device(face: Face) -> dict[str, Callable[..., Any]]:
 
     def synchronize() -> None:
         face.api.check_process()
-        face.api.synchronize()
+        face.apis[index_of(None)].synchronize()
 
     return {
         "_cuda_init": init,
         "_cuda_isInBadFork": lambda: in_bad_fork(face),
         "_cuda_getDeviceCount": count,
         "_cuda_getDevice": current,
-        "_cuda_setDevice": index_of,
+        "_cuda_setDevice": lambda index: make_current(number_of(index)),
         "_cuda_exchangeDevice": _exchange,
         "_cuda_maybeExchangeDevice": lambda index: _exchange(index),  # another object: dynamo has a table of functions
         "_cuda_synchronize": synchronize,
@@ -122,9 +122,9 @@ def _jiterator(*args: Any) -> Any:
 
 def _memory(face: Face) -> dict[str, Callable[..., Any]]:
     return {
-        "_cuda_memoryStats": lambda device: memory.stats(),
-        "_cuda_resetPeakMemoryStats": lambda device: memory.reset_peak(),
-        "_cuda_resetAccumulatedMemoryStats": lambda device: memory.reset_accumulated(),
+        "_cuda_memoryStats": lambda device: memory.stats(face, index_of(device)),
+        "_cuda_resetPeakMemoryStats": lambda device: memory.reset_peak(face, index_of(device)),
+        "_cuda_resetAccumulatedMemoryStats": lambda device: memory.reset_accumulated(index_of(device)),
         "_cuda_hostMemoryStats": dict,
         "_cuda_resetPeakHostMemoryStats": _nothing,
         "_cuda_resetAccumulatedHostMemoryStats": _nothing,
@@ -132,8 +132,8 @@ def _memory(face: Face) -> dict[str, Callable[..., Any]]:
         "_cuda_ipc_collect": _nothing,
         "_cuda_getAllocatorBackend": lambda: "native",
         **history.bindings(),
-        "_cuda_setMemoryFraction": lambda fraction, device: memory.set_fraction(face, fraction),
-        "_cuda_getMemoryFraction": lambda device: memory.fraction(),
+        "_cuda_setMemoryFraction": lambda fraction, device: memory.set_fraction(face, fraction, index_of(device)),
+        "_cuda_getMemoryFraction": lambda device: memory.fraction(index_of(device)),
     }
 
 
@@ -193,8 +193,7 @@ def _scatter(
 
 
 def _gather(tensors: Sequence[Tensor], dim: int, destination: int | None) -> Tensor:
-    joined = torch.cat(list(tensors), dim)
-    return joined.cpu() if destination == -1 else _to(joined, destination)
+    return torch.cat([tensor.cpu() if destination == -1 else _to(tensor, destination) for tensor in tensors], dim)
 
 
 def _broadcast(tensor: Tensor, devices: Sequence[int]) -> list[Tensor]:
@@ -215,10 +214,11 @@ def _scatter_out(tensor: Tensor, outs: Sequence[Tensor], dim: int, streams: Any 
 
 
 def _gather_out(tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
-    return out.copy_(torch.cat(list(tensors), dim))
+    return out.copy_(torch.cat([tensor.to(out.device) for tensor in tensors], dim))
 
 
 def patch_comm(face: Face) -> None:
     """Put them in place."""
+    put(torch.cuda.nccl, "is_available", lambda tensors: False)  # sums of several devices are made by additions
     for function in (_scatter, _gather, _broadcast, _broadcast_coalesced, _broadcast_out, _scatter_out, _gather_out):
         put(torch._C, function.__name__, function)

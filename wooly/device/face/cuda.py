@@ -17,7 +17,7 @@ import torch
 from wooly.device.backend import BACKEND
 from wooly.device.face import bindings, memory
 from wooly.device.face.api import Face, put, put_all, wrapping
-from wooly.device.face.devices import count, current, index_of, no_devices
+from wooly.device.face.devices import count, current, index_of, no_devices, number_of
 
 __all__ = ["NAME_SUFFIX", "DeviceProperties", "backend_module", "patch"]
 
@@ -59,8 +59,7 @@ class DeviceProperties:
 
 
 def _properties(face: Face, index: int) -> DeviceProperties:
-    info = face.api.info()
-    index_of(index)
+    info = face.apis[index_of(index)].info()
     device = memory.device_of(info)
     if device is None or info.node is None:
         raise RuntimeError("the node did not say which device it gave this session; compare versions with `wooly ping`")
@@ -80,11 +79,11 @@ def _runtime(face: Face) -> _CudaRuntime:
     success = 0
 
     def device_synchronize() -> int:
-        face.api.synchronize()
+        face.apis[index_of(None)].synchronize()
         return success
 
     return _CudaRuntime(
-        cudaMemGetInfo=lambda device=0: memory.mem_get_info(face),
+        cudaMemGetInfo=lambda device=0: memory.mem_get_info(face, index_of(device)),
         cudaProfilerStart=lambda: success,
         cudaProfilerStop=lambda: success,
         cudaDeviceSynchronize=device_synchronize,
@@ -115,16 +114,14 @@ def patch(face: Face) -> None:
         torch.cuda._initialized = True  # checkpoints keep the generator's state only of a device that is in use
 
     def synchronize(device: Any = None) -> None:
-        index_of(device)
         face.api.check_process()
-        face.api.synchronize()
+        face.apis[index_of(device)].synchronize()
 
     def mem_get_info(device: Any = None) -> tuple[int, int]:
-        index_of(device)
-        return memory.mem_get_info(face)
+        return memory.mem_get_info(face, index_of(device))
 
     def list_gpu_processes(device: Any = None) -> str:
-        return f"GPU:{index_of(device)}\nthe processes of a remote device are not shown; `wooly tasks` lists the tasks"
+        return f"GPU:{number_of(device)}\nthe processes of a remote device are not shown; `wooly tasks` lists the tasks"
 
     owners = (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda._utils)
     values: dict[str, Any] = {
@@ -140,7 +137,7 @@ def patch(face: Face) -> None:
         "synchronize": synchronize,
         "mem_get_info": mem_get_info,
         "list_gpu_processes": list_gpu_processes,
-        "device_memory_used": lambda device=None: memory.stats()["allocated_bytes"]["all"]["current"],
+        "device_memory_used": lambda device=None: memory.stats(face, index_of(device))["allocated_bytes"]["all"]["current"],
         "current_device": current,
         **{name: _not_measured(name) for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")},
     }

@@ -1,23 +1,25 @@
 """Resolves devices: the names users write, the ones torch knows the backend by, and the current device.
 
-A process uses one device, which torch knows as index 0. Its number is the first one that the script uses. In a process that torchrun or a
-launcher like it has started (``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``), it is the local rank; the script then sees as many devices as there are
-local ranks, and means its own one by each of them.
+A device has the number in torch by which the script knows it. In a process that torchrun or a launcher like it has started
+(``LOCAL_RANK``, ``LOCAL_WORLD_SIZE``) there is one device, which torch knows as index 0 and whose number is the local rank; the script then
+sees as many devices as there are local ranks, and means its own one by each of them.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
 from wooly.config import HIDE_LOCAL
-from wooly.device.backend import BACKEND, OURS, SHOWN
+from wooly.device.backend import BACKEND, DEVICES_MAX, OURS, SHOWN
 
 __all__ = [
-    "DeviceArg", "index_of", "shown", "ours", "to_backend", "set_count", "count", "current", "is_rank", "chosen", "invalid_ordinal",
-    "no_devices",
+    "DeviceArg", "add_with", "index_of", "number_of", "shown", "ours", "to_backend", "set_count", "count", "current", "make_current",
+    "is_rank", "chosen", "invalid_ordinal", "no_devices",
 ]  # fmt: skip
 
 DeviceArg = torch.device | str | int | None
@@ -27,7 +29,9 @@ _ORDINAL_MAX: Final = 64
 _count = 1
 _n_ranks = 1
 _own = 0
-_settled = False
+"""The number of the one device of a rank."""
+_local: Final = threading.local()
+"""``number``: of the thread's current device."""
 _visible: tuple[int, ...] | None = None
 _shown: Final = tuple(torch.device(SHOWN, index) for index in range(_ORDINAL_MAX))
 
@@ -42,9 +46,10 @@ def _launched() -> tuple[int, int]:
 
 def set_count(number: int) -> None:
     """How many devices the task has."""
-    global _count, _visible, _n_ranks, _own, _settled
-    _count, _visible, _settled = number, None, False
+    global _count, _visible, _n_ranks, _own
+    _count, _visible = number, None
     _own, _n_ranks = _launched()
+    make_current(0)
     _translated.clear()
     torch.cuda._cached_device_count = None
 
@@ -70,8 +75,13 @@ def count() -> int:
 
 
 def current() -> int:
-    """The number of this process's device, as the script sees it."""
-    return _own
+    """The number of the thread's current device, as the script sees it."""
+    return _own if is_rank() else getattr(_local, "number", 0)
+
+
+def make_current(number: int) -> None:
+    """Let ``cuda`` mean this device in the thread that calls."""
+    _local.number = number
 
 
 def is_rank() -> bool:
@@ -79,13 +89,11 @@ def is_rank() -> bool:
     return _n_ranks > 1
 
 
-def chosen() -> int:
-    """Which of the task's devices this process uses; from now on that is settled. Raises RuntimeError when there is none."""
-    global _settled
-    _checked(_own)
-    _settled = True
+def chosen(index: int = 0) -> int:
+    """Which of the task's devices torch's device ``index`` is. Raises RuntimeError when there is none."""
+    number = number_of(_own if is_rank() else index)
     assert _visible, "the device exists"
-    return _visible[_own % len(_visible)]
+    return _visible[number % len(_visible)]
 
 
 def no_devices() -> RuntimeError:
@@ -100,42 +108,53 @@ def invalid_ordinal() -> RuntimeError:
     return torch.AcceleratorError("CUDA error: invalid device ordinal")
 
 
-def _checked(index: int) -> int:
-    global _visible, _own
+def number_of(device: DeviceArg) -> int:
+    """The number of ``device`` (a cuda device, in any spelling; None or no index: the current one).
+
+    Raises what CUDA raises: AcceleratorError for an ordinal that does not exist, ValueError for another device type.
+    """
+    global _visible
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device):
+        if device.type not in OURS:
+            raise ValueError(f"Expected a cuda device, but got: {device}")
+        device = device.index
+    number = current() if device is None or device < 0 else device
     if _visible is None:
         _visible = _find_visible()
-    if not 0 <= index < count():
+    if not 0 <= number < count():
         raise invalid_ordinal() if _visible else no_devices()
-    if index != _own and not is_rank():
-        if _settled:
-            raise NotImplementedError(
-                f"cuda:{index}: this process uses cuda:{_own}, and a process uses one device; start one process a device, as torchrun does"
-            )
-        _own = index
-        _translated.clear()
-    return 0
+    return number
+
+
+def _add_nothing(index: int) -> None:
+    """Before the device is installed."""
+
+
+_add: Callable[[int], None] = _add_nothing
+
+
+def add_with(add: Callable[[int], None]) -> None:
+    """``add(index)`` readies a device of the process before it is used; it may be called more than once."""
+    global _add
+    _add = add
 
 
 def index_of(device: DeviceArg) -> int:
-    """torch's index of ``device`` (a cuda device, in any spelling; None or no index: the current one), which becomes the process's one.
-
-    Raises what CUDA raises: AcceleratorError for an ordinal that does not exist, ValueError for another device type; NotImplementedError
-    for a second device.
-    """
-    if device is None:
-        return _checked(_own)
-    if isinstance(device, int):
-        return _checked(_own if device < 0 else device)
-    if isinstance(device, str):
-        device = torch.device(device)
-    if device.type not in OURS:
-        raise ValueError(f"Expected a cuda device, but got: {device}")
-    return _checked(_own if device.index is None else device.index)
+    """torch's index of ``device``, which is ready to be used. Raises what ``number_of`` does; NotImplementedError for too many devices."""
+    number = number_of(device)
+    if is_rank() or not number:
+        return 0
+    if number >= DEVICES_MAX:
+        raise NotImplementedError(f"cuda:{number}: a process uses at most {DEVICES_MAX} devices; start several, as torchrun does")
+    _add(number)
+    return number
 
 
 def shown(device: torch.device) -> torch.device:
-    """``device`` as users see it: ``cuda:0``, or the process's number, for ours; any other unchanged."""
-    return _shown[_own] if device.type in OURS else device
+    """``device`` as users see it: ``cuda:0``, for example, for ours; any other unchanged."""
+    return _shown[(device.index or 0) + _own] if device.type in OURS else device
 
 
 def ours(index: int = 0) -> torch.device:
@@ -163,5 +182,8 @@ def to_backend(device: Any) -> Any:
             return device
     elif not (isinstance(device, str) and device.partition(":")[0] in OURS):
         return device
-    result = _translated[device] = ours(index_of(torch.device(device)))
+    given = torch.device(device)
+    result = ours(index_of(given))
+    if given.index is not None or count() == 1:
+        _translated[device] = result
     return result

@@ -101,7 +101,7 @@ def _same_device(out: Any, device: Any) -> bool:
     """Is ``out`` a tensor on the device of ours that ``device`` names, or leaves open?"""
     if not isinstance(out, torch.Tensor) or not is_ours(out):
         return False
-    return device is None or (is_our_device(device) and index_of(device) == 0)
+    return device is None or (is_our_device(device) and index_of(device) == raw_device(out).index)
 
 
 def _pinning(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -13,7 +13,7 @@ import torch
 
 from wooly.device.backend import OURS
 from wooly.device.face.api import Face, put
-from wooly.device.face.devices import count, current, index_of
+from wooly.device.face.devices import count, is_rank, number_of
 from wooly.device.random import Philox, default, register, set_default
 
 __all__ = ["DeviceGenerator", "patch", "default_generators"]
@@ -79,7 +79,7 @@ class DeviceGenerator(torch._C.Generator):
         self._stream = state._stream
         register(self, self._stream)
         if any(self is generator for generator in default_generators):
-            set_default(self._stream)
+            set_default(self._stream, 0 if is_rank() else self._index)
         return self
 
     def __reduce__(self) -> Any:
@@ -107,8 +107,7 @@ class _GeneratorType(type(_Base)):  # type: ignore[misc]  # a metaclass computed
     def __call__(cls, device: Any = "cpu") -> torch.Generator:
         wanted = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         if wanted.type in OURS:
-            index_of(wanted)
-            return DeviceGenerator(current() if wanted.index is None else wanted.index)
+            return DeviceGenerator(number_of(wanted))
         return _Base(device=wanted)
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -126,5 +125,6 @@ def patch(face: Face) -> None:
     global default_generators
     generator = _GeneratorType("Generator", (), {"__module__": "torch", "__doc__": _Base.__doc__})
     put(torch, "Generator", generator)
-    default_generators = tuple(DeviceGenerator(index, default(0)) for index in range(max(face.device_count, count())))
+    n_devices = max(face.device_count, count())
+    default_generators = tuple(DeviceGenerator(number, default(0 if is_rank() else number)) for number in range(n_devices))
     put(torch.cuda, "default_generators", default_generators)

@@ -1,6 +1,6 @@
 """The history of device memory in torch.cuda's terms: what was allocated and freed, when, and at which lines.
 
-It is recorded by other methods of ``tensors.Buf``, so that a process that records none pays nothing.
+It is recorded by other methods of the first device's buffers, so that a process that records none pays nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from wooly.device.backend import HANDLE_SHIFT
-from wooly.device.tensors import Buf
+from wooly.device.tensors import HEAP
 
 __all__ = ["bindings"]
 
@@ -23,7 +23,8 @@ _SMALL_BYTES: Final = 1 << 20
 """What torch's allocator takes from its pool of small blocks."""
 _OURS: Final = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 """The folder of the package wooly, whose frames are left out."""
-_ALWAYS: Final = (Buf.__init__, Buf.__del__)
+_Buf: Final[Any] = HEAP.Buf
+_ALWAYS: Final = (_Buf.__init__, _Buf.__del__)
 
 Frames = list[dict[str, Any]]
 
@@ -47,13 +48,13 @@ class _History:
         self.skipped, self.enabled = frozenset(skipped), True
         always_init, always_del = _ALWAYS
 
-        def init(buffer: Buf, handle: int, nbytes: int) -> None:
+        def init(buffer: Any, handle: int, nbytes: int) -> None:
             always_init(buffer, handle, nbytes)
             frames = _frames() if "alloc" in contexts else []
             self.live[handle << HANDLE_SHIFT] = nbytes, frames
             self._note("alloc", handle << HANDLE_SHIFT, nbytes, frames)
 
-        def die(buffer: Buf) -> None:
+        def die(buffer: Any) -> None:
             always_del(buffer)
             frames = _frames() if "free" in contexts else []
             address = buffer.handle << HANDLE_SHIFT
@@ -98,7 +99,7 @@ def _segment(address: int, nbytes: int, frames: Frames) -> dict[str, Any]:
 
 
 def _set(init: Callable[..., None], die: Callable[..., None]) -> None:
-    Buf.__init__, Buf.__del__ = init, die  # type: ignore[method-assign]  # of every buffer from now on
+    _Buf.__init__, _Buf.__del__ = init, die  # of every buffer from now on
 
 
 def _frames() -> Frames:

@@ -1,4 +1,6 @@
-"""Streams and events: the device runs everything in the order it was issued, so every stream is the same queue under its own name."""
+"""Streams and events: a device runs everything in the order it was issued, so every stream of it is the same queue under its own name.
+Between devices data travels over this process, which waits for it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from typing import Any, ClassVar, Final
 import torch
 
 from wooly.device.backend import is_our_device, is_ours
-from wooly.device.face.api import Face, RecorderApi, overridable, put, put_all
-from wooly.device.face.devices import index_of, ours
+from wooly.device.face.api import Face, overridable, put, put_all
+from wooly.device.face.devices import current, number_of, ours
 
 __all__ = ["Stream", "Event", "patch"]
 
@@ -23,13 +25,13 @@ _PRIVATE_USE: Final = 20  # c10::DeviceType::PrivateUse1
 class Stream(torch.Stream):
     """A name for the one queue. Work issued on any stream is done in program order, so waiting between streams is already true."""
 
-    _api: ClassVar[RecorderApi]
+    _face: ClassVar[Face]
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
         if "stream_id" in kwargs:
             stream_id, index = kwargs["stream_id"], kwargs.get("device_index", 0)
         else:
-            stream_id, index = next(_ids), index_of(device)
+            stream_id, index = next(_ids), number_of(device)
         return super().__new__(cls, stream_id=stream_id, device_index=index, device_type=_PRIVATE_USE)
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:
@@ -56,11 +58,11 @@ class Stream(torch.Stream):
         return ctypes.c_void_p(self.cuda_stream)
 
     def synchronize(self) -> None:
-        self._api.synchronize()
+        self._face.synchronize()
 
     def query(self) -> bool:
         """True: everything issued is done. Asking waits for it, so that a loop around this ends."""
-        self._api.synchronize()
+        self._face.synchronize()
         return True
 
     def wait_event(self, event: Any) -> None:
@@ -103,13 +105,13 @@ class ExternalStream(Stream):
 class Event:
     """A point in the queue. With ``enable_timing`` recording waits for the work before it, so that the times between events are true."""
 
-    _api: ClassVar[RecorderApi]
+    _face: ClassVar[Face]
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False) -> None:
         if interprocess:
             raise NotImplementedError("torch.cuda.Event(interprocess=True): each process has its own session on the device")
         self.enable_timing = enable_timing
-        self.device = torch.device("cuda", 0)
+        self.device = torch.device("cuda", current())
         self.cuda_event = 0
         self._recorded = False
         self._done_s: float | None = None
@@ -121,10 +123,10 @@ class Event:
     def record(self, stream: Any = None) -> None:
         self._recorded = True
         if self.enable_timing:
-            self._api.synchronize()
+            self._face.synchronize()
             self._done_s = time.perf_counter()
         else:
-            self._api.flush()
+            self._face.flush()
             self._done_s = None
 
     def wait(self, stream: Any = None) -> None:
@@ -137,7 +139,7 @@ class Event:
 
     def synchronize(self) -> None:
         if self._recorded and self._done_s is None:
-            self._api.synchronize()
+            self._face.synchronize()
             self._done_s = time.perf_counter()
 
     def elapsed_time(self, end_event: Event) -> float:
@@ -177,26 +179,30 @@ _current: Final = threading.local()
 
 
 def _current_stream() -> Stream:
-    stream: Stream | None = getattr(_current, "stream", None)
-    if stream is None:
-        stream = _current.stream = Stream(stream_id=0, device_index=0)
-    return stream
+    return _stream_of(current())
+
+
+def _stream_of(number: int) -> Stream:
+    """The one that this thread uses on a device."""
+    streams: dict[int, Stream] = _current.__dict__.setdefault("streams", {})
+    if number not in streams:
+        streams[number] = Stream(stream_id=0, device_index=number)
+    return streams[number]
 
 
 def _set_current(stream: Stream) -> None:
-    _current.stream = stream
+    _current.__dict__.setdefault("streams", {})[stream.device_index] = stream
 
 
 def patch(face: Face) -> None:
     """Replace torch.cuda's streams and events."""
-    Stream._api = Event._api = face.api
+    Stream._face = Event._face = face
 
     def current_stream(device: Any = None) -> Stream:
-        index_of(device)
-        return _current_stream()
+        return _stream_of(number_of(device))
 
     def default_stream(device: Any = None) -> Stream:
-        return Stream(stream_id=0, device_index=index_of(device))
+        return Stream(stream_id=0, device_index=number_of(device))
 
     def set_stream(stream: Any) -> None:
         if stream is not None:

@@ -110,6 +110,14 @@ def _attributes() -> None:
 
     put(Tensor, "device", overridable_property(device, None, TensorBase.device))
     put(Tensor, "is_cuda", overridable_property(is_ours, None, TensorBase.is_cuda))
+    original = Tensor.get_device
+
+    @overridable(original)
+    def get_device(self: Tensor) -> int:
+        index = device(self).index
+        return original(self) if index is None else index
+
+    put(Tensor, "get_device", get_device)
 
 
 def _moves() -> None:

@@ -1,0 +1,201 @@
+"""Scripts that use several devices of their task in one process: what they compute, and that each device has its own memory, random numbers
+and session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.script import Script, task_called
+from tests.support.stack import EmbeddedStack
+
+
+@pytest.fixture(scope="module")
+def stack() -> Iterator[EmbeddedStack]:
+    with EmbeddedStack(WOOLY_DEVICES="3", WOOLY_DEVICE_VRAM_MB="256") as running:
+        yield running
+
+
+def run(stack: EmbeddedStack, name: str, code: str, **environment: str) -> Any:
+    """What the script prints as JSON in its last line."""
+    with Script(stack, name, code, **{"GPU_COUNT": "2"} | environment) as script:
+        assert script.end() == 0, script.error
+        return json.loads(script.output.splitlines()[-1])
+
+
+TWO_STAGES = """
+import copy, json, torch
+from torch import nn
+
+torch.manual_seed(0)
+stages = [nn.Sequential(nn.Linear(12, 32), nn.Tanh()), nn.Sequential(nn.Linear(32, 32), nn.ReLU()), nn.Linear(32, 3)]
+
+def train(stages, devices):
+    stages = [copy.deepcopy(stage).to(device) for stage, device in zip(stages, devices)]
+    parameters = [p for stage in stages for p in stage.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=1e-2)
+    generator = torch.Generator().manual_seed(1)
+    losses = []
+    for _ in range(5):
+        x, y = torch.randn(8, 12, generator=generator), torch.randint(0, 3, (8,), generator=generator)
+        for stage, device in zip(stages, devices):
+            x = stage(x.to(device))
+        loss = nn.functional.cross_entropy(x, y.to(devices[-1]))
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [p.detach().cpu() for p in parameters], [str(p.grad.device) for p in parameters]
+
+here, there, again = train(stages, ["cpu"] * 3), train(stages, DEVICES), train(stages, DEVICES)
+print(json.dumps({
+    "near": all(torch.allclose(a, b, rtol=1e-4, atol=1e-5) for a, b in zip(here[1], there[1])),
+    "same": there[0] == again[0] and all(torch.equal(a, b) for a, b in zip(there[1], again[1])),
+    "losses": [here[0], there[0]],
+    "devices": there[2][::2],
+}))
+"""
+
+
+@pytest.mark.parametrize("devices", [["cuda:0", "cuda:1", "cuda:0"], ["cuda:1", "cuda:0", "cuda:1"], ["cuda:1"] * 3])
+def test_stages_of_a_pipeline_train_as_on_the_cpu_and_alike_each_time(stack: EmbeddedStack, devices: list[str]) -> None:
+    found = run(stack, f"pipeline_{'_'.join(name[-1] for name in devices)}", TWO_STAGES.replace("DEVICES", repr(devices)))
+    assert found["near"] and found["same"] and found["devices"] == devices
+    assert found["losses"][1] == pytest.approx(found["losses"][0], rel=1e-4)
+
+
+DATA_PARALLEL = """
+import copy, json, torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.ReLU(), nn.Linear(32, 4))
+x, y = torch.randn(10, 16), torch.randint(0, 4, (10,))
+
+def train(net, x, y):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(4):
+        loss = nn.functional.cross_entropy(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return [p.detach().cpu() for p in net.parameters()]
+
+here = train(copy.deepcopy(net), x, y)
+runs = [train(nn.DataParallel(copy.deepcopy(net).cuda()), x.cuda(), y.cuda()) for _ in range(2)]
+replicas = nn.parallel.replicate(net.cuda(), [0, 1])
+print(json.dumps({
+    "near": all(torch.allclose(a, b, atol=1e-5) for a, b in zip(here, runs[0])),
+    "same": all(torch.equal(a, b) for a, b in zip(*runs)),
+    "replicas": [str(replica[0].weight.device) for replica in replicas],
+    "used": [torch.cuda.max_memory_allocated(i) > 0 for i in range(2)],
+}))
+"""
+
+
+def test_data_parallel_spreads_a_batch(stack: EmbeddedStack) -> None:
+    found = run(stack, "data_parallel", DATA_PARALLEL)
+    assert found == {"near": True, "same": True, "replicas": ["cuda:0", "cuda:1"], "used": [True, True]}
+
+
+PLACES = """
+import io, json, torch
+
+def refused(call):
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+a, b = torch.arange(6.0, device="cuda:0"), torch.arange(6.0, device="cuda:1")
+found = {"mixed": [refused(lambda: a + b), refused(lambda: torch.cat([a, b])), refused(lambda: a.index_select(0, b.long())),
+                   refused(lambda: a.add_(b)), refused(lambda: a + b)]}
+found["unchanged"] = a.tolist()
+with torch.cuda.device(1):
+    found["current"] = str(torch.ones(1, device="cuda").device)
+made = [torch.zeros_like(a, device="cuda:1"), b.new_ones(2), torch.full((2,), 3.0, device=b.device), b.double(),
+        torch.tensor([1.0], device="cuda:1"), b[2:].reshape(2, 2).t(), (b > 2).nonzero(), torch.sort(b)[1], a.to("cuda:1"), a.cuda(1),
+        torch.randperm(4, device="cuda:1"),
+        torch.linalg.inv(torch.eye(2, device="cuda:1")), torch.special.i0e(b)]
+found["made"] = sorted({str(x.device) for x in made})
+copied = torch.empty(3, 2, device="cuda:1").t()
+copied.copy_(a.view(2, 3))
+found["copied"] = copied.tolist()
+back = torch.empty(6, device="cuda:0").copy_(b * 2)
+found["back"] = back.tolist()
+x = torch.ones(2, device="cuda:1", requires_grad=True)
+(x.to("cuda:0") * 3).sum().backward()
+found["gradient"] = [x.grad.tolist(), str(x.grad.device)]
+file = io.BytesIO()
+torch.save({"b": b, "a": a}, file)
+file.seek(0)
+loaded = torch.load(file)
+file.seek(0)
+moved = torch.load(file, map_location="cuda:1")
+found["loaded"] = [str(loaded["b"].device), str(loaded["a"].device), str(moved["a"].device), moved["a"].tolist()]
+b.resize_(8)
+found["resized"] = [str(b.device), str(b.untyped_storage().device), b[:6].tolist()]
+torch.manual_seed(5)
+found["seeded"] = torch.equal(torch.rand(4, device="cuda:0").cpu(), torch.rand(4, device="cuda:1").cpu())
+torch.cuda.manual_seed(6)
+found["apart"] = torch.equal(torch.rand(4, device="cuda:0").cpu(), torch.rand(4, device="cuda:1").cpu())
+before = [torch.cuda.memory_allocated(i) for i in range(2)]
+held = torch.zeros(1 << 20, device="cuda:1")
+found["grown"] = [torch.cuda.memory_allocated(i) - n for i, n in enumerate(before)]
+found["full"] = refused(lambda: torch.zeros(1 << 27, device="cuda:1")).partition(".")[0]
+found["compiled"] = torch.compile(lambda x: x.sin() + 1)(torch.zeros(2, device="cuda:1")).tolist()
+graph = torch.cuda.CUDAGraph()
+def capture():
+    with torch.cuda.graph(graph):
+        torch.ones(2, device="cuda:1") + 1
+found["graph"] = refused(capture)
+found["after"] = (torch.ones(2, device="cuda:1") + 1).tolist()
+found["beyond"] = refused(lambda: torch.zeros(1, device="cuda:2"))
+print(json.dumps(found))
+"""
+
+
+def test_tensors_are_made_copied_and_refused_by_device(stack: EmbeddedStack) -> None:
+    found = run(stack, "places", PLACES)
+    mixed = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cuda:1!"
+    assert found.pop("mixed") == [mixed] * 5
+    numbers = [float(i) for i in range(6)]
+    assert found == {
+        "unchanged": numbers,
+        "current": "cuda:1",
+        "made": ["cuda:1"],
+        "copied": [numbers[:3], numbers[3:]],
+        "back": [2 * x for x in numbers],
+        "gradient": [[3.0, 3.0], "cuda:1"],
+        "loaded": ["cuda:1", "cuda:0", "cuda:1", numbers],
+        "resized": ["cuda:1", "cuda:1", numbers],
+        "seeded": True,
+        "apart": False,
+        "grown": [0, 4 << 20],
+        "full": "OutOfMemoryError: CUDA out of memory",
+        "compiled": [1.0, 1.0],
+        "graph": "AcceleratorError: CUDA error: operation failed due to a previous error during capture",
+        "after": [2.0, 2.0],
+        "beyond": "AcceleratorError: CUDA error: invalid device ordinal",
+    }
+
+
+def test_each_device_is_a_session_of_one_task(stack: EmbeddedStack) -> None:
+    code = (
+        "import json, torch\nprint(json.dumps([torch.ones(8, device=f'cuda:{i}').sum().item() for i in range(torch.cuda.device_count())]))"
+    )
+    assert run(stack, "three", code, GPU_COUNT="3") == [8.0] * 3
+    task = task_called(stack, "three.py", lambda task: task["state"] == "completed")
+    assert len(task["gpus"]) == 3
+
+
+def test_only_the_device_that_is_used_has_a_session(stack: EmbeddedStack) -> None:
+    code = "import json, torch\ntorch.cuda.set_device(1)\nx = torch.ones(2, device='cuda')\nprint(json.dumps([str(x.device), x.tolist()]))"
+    with Script(stack, "second", code, GPU_COUNT="2") as script:
+        assert script.end() == 0, script.error
+        assert json.loads(script.output) == ["cuda:1", [1.0, 1.0]]
+        assert script.error.count("wooly: node ") == 1, script.error
