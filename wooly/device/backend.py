@@ -106,9 +106,8 @@ def make_bare(index: int, dtype: torch.dtype) -> torch.Tensor:
     known = _bare.get(key)
     if known is None:
         no_elements = (ctypes.c_int64 * 1)(0)
-        described = _DlTensor(
-            None, _DL_EXTENSION, index, 1, _DL_UNSIGNED, 8, 1, ctypes.addressof(no_elements), None, 0, None, None
-        )  # fmt: skip
+        described = _DlTensor(device_type=_DL_EXTENSION, device_id=index, ndim=1, code=_DL_UNSIGNED, bits=8, lanes=1)
+        described.shape = ctypes.addressof(no_elements)
         _lent.append((described, no_elements))
         capsule = _new_capsule(ctypes.addressof(described), b"dltensor", None)
         raw = torch._C._from_dlpack(capsule)
