@@ -3,8 +3,7 @@
 ``LOWER`` has the lowering of each operation that has one; it adds calls to a ``Build``, or raises Inexpressible (``lower`` then says no,
 and the reference runs the operation).
 
-    writer, build      the means: values with operators and control flow; index spaces, temporaries, calls
-    copy               between layouts and element types
+    writer, build      the means: values with operators and control flow; index spaces, temporaries, calls, copies
     index, scan, ...   one module a family of operations
 
 May live here: lowerings and their kernels. May not: anything of one device.

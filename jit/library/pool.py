@@ -11,8 +11,7 @@ from typing import Any
 
 from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held, identity
-from jit.library.build import Args, Build, Grid, operand
-from jit.library.copy import copy
+from jit.library.build import Args, Build, Grid, copy, operand
 from jit.library.windows import Numbers, each_source, each_target, rows_inside, window_args
 from jit.library.writer import Made, Points, Val, Walk, Writer
 from jit.plan.access import overlaps
