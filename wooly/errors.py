@@ -1,14 +1,12 @@
 """Errors of the client: one tree, in which the class names the responsible component.
 
 Each message is a sentence that says what happened and what to do. All derive from RuntimeError, because that is what PyTorch
-programs catch around device code. At the end: the tested versions of torch, and installation remedies, sentences that messages end with.
-Wooly is installed from a checkout or from wheels built there, so none names a package index.
+programs catch around device code.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +14,39 @@ if TYPE_CHECKING:
     from bus_schemas.quotas import Excess
 
 __all__ = [
-    "WoolyError", "ConfigError", "ActivationError", "UnsupportedTorch", "ServiceError", "NoServerError", "NodeLostError",
-    "SessionLostError", "PlacementError", "ApiError", "QuotaReachedError", "TaskCancelledError", "BudgetExceededError", "DeviceError",
-    "QuotaExceeded", "DeviceAssertError", "OutOfFuelError", "SwapCorruptError", "KernelError", "KernelArgumentError", "KernelLaunchError",
-    "UnsupportedOperation", "CompileError", "ToolchainMissing", "ForkError", "ForeignPointerError", "CheckFailed", "RefusedError",
-    "ProtocolError", "present", "from_fault", "quota_reached", "INSTALL_CLIENT", "INSTALL_PLATFORM", "check_version", "install_extra",
-    "range_text",
-]  # fmt: skip
+    "WoolyError",
+    "ConfigError",
+    "ActivationError",
+    "UnsupportedTorch",
+    "ServiceError",
+    "NoServerError",
+    "NodeLostError",
+    "SessionLostError",
+    "PlacementError",
+    "ApiError",
+    "QuotaReachedError",
+    "TaskCancelledError",
+    "BudgetExceededError",
+    "DeviceError",
+    "QuotaExceeded",
+    "DeviceAssertError",
+    "OutOfFuelError",
+    "SwapCorruptError",
+    "KernelError",
+    "KernelArgumentError",
+    "KernelLaunchError",
+    "UnsupportedOperation",
+    "CompileError",
+    "ToolchainMissing",
+    "ForkError",
+    "ForeignPointerError",
+    "CheckFailed",
+    "RefusedError",
+    "ProtocolError",
+    "present",
+    "from_fault",
+    "quota_reached",
+]
 
 
 class WoolyError(RuntimeError):
@@ -263,36 +287,3 @@ def from_fault(name: str, message: str, places: Sequence[str] = (), where: str =
         rest = message.removeprefix(_OUT_OF_MEMORY)
         message = f"CUDA out of memory. {rest[:1].upper()}{rest[1:]}"
     return known(message + "".join(f"\n  {place}" for place in places))
-
-
-INSTALL_CLIENT: Final = "run `pip install .` in a checkout of Wooly, or install the wooly wheel"
-INSTALL_PLATFORM: Final = "run `pip install ./wooly_server` in a checkout of Wooly, or install the wheel of wooly-server"
-
-
-def install_extra(name: str) -> str:
-    """How to install the client's extra ``name`` (pyproject.toml)."""
-    return f"run `pip install '.[{name}]'` in a checkout of Wooly, or install the wooly wheel with the extra `{name}`"
-
-
-TESTED_FIRST: Final = (2, 10)
-TESTED_LAST: Final = (2, 15)
-
-
-def range_text() -> str:
-    """``2.10 to 2.15``"""
-    return f"{_text(TESTED_FIRST)} to {_text(TESTED_LAST)}"
-
-
-def _text(version: tuple[int, int]) -> str:
-    return f"{version[0]}.{version[1]}"
-
-
-def check_version(version: str) -> None:
-    """Raises UnsupportedTorch for a version (as in ``torch.__version__``) outside the tested range."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    found = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not TESTED_FIRST <= found <= TESTED_LAST:
-        raise UnsupportedTorch(
-            f"torch {version} is not tested with this version of wooly; install torch {range_text()}, "
-            f"for example: pip install 'torch>={_text(TESTED_FIRST)},<{TESTED_LAST[0]}.{TESTED_LAST[1] + 1}'"
-        )

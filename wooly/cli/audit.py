@@ -11,7 +11,7 @@ import click
 from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_text
 from wooly.cli.options import controller_flag
-from wooly.errors import install_extra
+from wooly.remedies import install_extra
 from wooly.shared.audit_chain import ChainError, Verified, verify
 from wooly.shared.files import write_atomically
 

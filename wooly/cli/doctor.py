@@ -30,7 +30,8 @@ from wooly.cli.options import json_flag
 from wooly.cli.output import print_json
 from wooly.cli.services import missing_server_parts
 from wooly.config import FILE_VARIABLE, Config, config_file, load
-from wooly.errors import INSTALL_CLIENT, INSTALL_PLATFORM, ConfigError, NoServerError, UnsupportedTorch, check_version, install_extra
+from wooly.errors import ConfigError, NoServerError, UnsupportedTorch
+from wooly.remedies import INSTALL_CLIENT, INSTALL_PLATFORM, check_version, install_extra
 from wooly.rest import Credentials, detail_of, open_url
 
 __all__ = ["doctor", "version"]

@@ -25,7 +25,7 @@ from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json
 from wooly.cli.options import billing_flag, json_flag
 from wooly.cli.output import print_json
-from wooly.errors import INSTALL_PLATFORM
+from wooly.remedies import INSTALL_PLATFORM
 
 __all__ = [
     "become", "bill_lines", "controller", "runner", "server", "up", "Stack", "missing_server_parts", "require_server", "service_command",

@@ -19,7 +19,7 @@ from wooly.cli.http import get_json, get_text
 from wooly.cli.options import billing_flag, json_flag
 from wooly.cli.output import print_json, print_table
 from wooly.cli.reports import leave_to_subcommand
-from wooly.errors import install_extra
+from wooly.remedies import install_extra
 from wooly.rest import Credentials, open_url
 
 __all__ = ["utilization"]

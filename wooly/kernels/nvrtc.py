@@ -16,7 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from wooly.errors import CompileError, ToolchainMissing, install_extra
+from wooly.errors import CompileError, ToolchainMissing
+from wooly.remedies import install_extra
 
 __all__ = ["Ptx", "compile_to_ptx", "nvrtc_version", "SYMBOLIC"]
 

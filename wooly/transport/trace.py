@@ -11,7 +11,8 @@ import random
 import time
 from typing import Any, Final
 
-from wooly.errors import ConfigError, install_extra
+from wooly.errors import ConfigError
+from wooly.remedies import install_extra
 from wooly.shared.trace import start_tracing, traceparent_of
 
 __all__ = ["Tracer"]

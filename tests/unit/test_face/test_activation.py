@@ -16,7 +16,8 @@ from tests.support.fork_server import run_script
 from tests.support.stack import plain_environment
 from wooly.config import HIDE_LOCAL, Config
 from wooly.device.face import checks
-from wooly.errors import ActivationError, UnsupportedTorch, check_version
+from wooly.errors import ActivationError, UnsupportedTorch
+from wooly.remedies import check_version
 
 
 def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:

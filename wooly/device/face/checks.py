@@ -7,7 +7,8 @@ import sys
 from typing import Any, Final
 
 from wooly.config import HIDE_LOCAL, Config
-from wooly.errors import ActivationError, UnsupportedTorch, check_version, range_text
+from wooly.errors import ActivationError, UnsupportedTorch
+from wooly.remedies import check_version, range_text
 
 __all__ = ["PRIVATE_NAMES", "check_process", "missing_names", "check_local_gpu", "check_autograd"]
 
