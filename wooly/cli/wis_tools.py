@@ -10,7 +10,7 @@ import msgspec
 
 from wis.encoding import digest, encode_program
 from wis.errors import VerifyError
-from wis.kernel.encoding import encode_kernel
+from wis.kernel.model import encode_kernel
 from wis.kernel.module import Module, encode_module
 from wis.kernel.text import print_kernel, print_module
 from wis.kernel.verify import verify_kernel

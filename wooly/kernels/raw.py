@@ -16,9 +16,8 @@ import numpy as np
 import torch
 
 from wis.dtypes import DType
-from wis.kernel.encoding import encode_kernel
 from wis.kernel.limits import KERNEL_LIMITS
-from wis.kernel.model import Access, BufferParam, RegType, ScalarParam
+from wis.kernel.model import Access, BufferParam, RegType, ScalarParam, encode_kernel
 from wis.kernel.module import ArgKind, Argument, Entry
 from wis.kernel.verify import Certificate, VerifiedKernel
 from wis.ops import BY_NAME

@@ -16,8 +16,7 @@ from jit.host.simt.registers import Registers, literal_bits, vector_constant
 from jit.host.simt.shape import Gang, Vector, Wide
 from jit.host.simt.warp import WARP_OPS, Warp
 from jit.kernels.launch import KernelOptions
-from wis.kernel.layout import shared_offsets
-from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Op, RegType, ScalarParam, Space, Special, TrapKind
+from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Op, RegType, ScalarParam, Space, Special, TrapKind, shared_offsets
 from wis.kernel.ops import BY_CODE, Sig
 from wis.kernel.verify import TRAPPING, VerifiedKernel
 
