@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from jit.errors import Inexpressible
-from jit.library import index, order, pool, random, scan
+from jit.library import index, order, random, scan, windows
 from jit.library.build import Build
 from wis.ops import Kind
 from wis.program import BoundInstr
@@ -24,9 +24,9 @@ __all__ = ["LOWER", "Lower", "lower"]
 
 Lower = Callable[[Build[Any], BoundInstr], None]
 LOWER: Final[Mapping[str, Lower]] = {
-    "max_pool": pool.max_pool,
-    "avg_pool": pool.avg_pool,
-    "avg_pool_dx": pool.avg_pool_dx,
+    "max_pool": windows.max_pool,
+    "avg_pool": windows.avg_pool,
+    "avg_pool_dx": windows.avg_pool_dx,
     "argmax": scan.arg_extreme,
     "argmin": scan.arg_extreme,
     "cumsum": scan.running,
