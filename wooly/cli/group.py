@@ -62,7 +62,7 @@ COMMANDS: Final = {
     "model-cache": ("wooly.cli.model_cache", "model_cache", "Keep models on a node: list, add, delete."),
     "wis": ("wooly.cli.wis_tools", "wis", "Assemble, disassemble and verify WIS programs."),
     "doctor": ("wooly.cli.doctor", "doctor", "Say what is wrong on this machine, and the fix."),
-    "completion": ("wooly.cli.completion", "completion", "Print the completion script of bash, zsh or fish."),
+    "completion": ("wooly.cli.group", "completion", "Print the completion script of bash, zsh or fish."),
     "version": ("wooly.cli.doctor", "version", "Show versions."),
 }
 """name: (module, attribute, one line of help)."""
