@@ -12,7 +12,7 @@ from typing import Final
 
 from bus_schemas import subjects
 from bus_schemas.access import READ_ALL, WHO_ALL, WHO_CHANGED, read_subject, who_subject
-from bus_schemas.model_cache import MODELS_VERB
+from bus_schemas.dataport import MODELS_VERB
 from bus_schemas.runs import BEATS, LOG_ALL, REPORTS, SYNCS
 from services.kit.access import Identity
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from jit.errors import KernelRefused
-from jit.host.simt import atomics, matrix
+from jit.host.simt import atomics, warp
 from jit.host.simt.control import Control
 from jit.host.simt.guard import Plan, plan_block
 from jit.host.simt.memory import Memory, access_of
@@ -118,7 +118,7 @@ class Body:
         elif sig in (Sig.ATOM, Sig.RED):
             self.helpers[atomics.atomic(self.code, self.regs, self.memory, op, access_of(op), site)] = atomics.helper_text
         elif sig in (Sig.MMA, Sig.MMA_F64):
-            self.helpers[matrix.product(self.code, self.regs, op, self.warp.there)] = matrix.helper_text
+            self.helpers[warp.matrix_product(self.code, self.regs, op, self.warp.there)] = warp.matrix_helper
         elif sig in WARP_OPS:
             self.warp.emit(op)
         elif sig is Sig.RAISE:

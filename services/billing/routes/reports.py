@@ -13,8 +13,20 @@ from litestar.params import Parameter
 from billing.report import CreditLine, CreditReport, credit_report, credit_series, credits_text, report_csv
 from billing.utilization_report import report_csv as utilization_csv
 from billing.utilization_report import utilization_report, utilization_series
-from services.billing.parts import Ask, fresh_view
-from services.billing.requests import From, Json, Step, TaskName, TenantName, To, also_as, csv_or_json, parse_time_ns, series_period_ns
+from services.billing.parts import (
+    Ask,
+    From,
+    Json,
+    Step,
+    TaskName,
+    TenantName,
+    To,
+    also_as,
+    csv_or_json,
+    fresh_view,
+    parse_time_ns,
+    series_period_ns,
+)
 from services.kit.access.web import tenant_filter
 from services.kit.problems import problems
 
