@@ -1,5 +1,5 @@
-"""The node's data port: messages for bulk bytes beside the bus; and its model cache: asking for the door over the bus, and what a kept model
-is. Pure: data types, codec, limits.
+"""The node's data port: messages for bulk bytes beside the bus; and its model cache: asking for the door over the bus, and what a kept
+model is. Pure: data types, codec, limits.
 
 A connection (TCP or Unix socket) carries frames (bus_schemas.frames) of one msgpack message each. ``Put`` and ``Blob`` are followed by
 ``nbytes`` raw bytes. The client's first frame is ``Hello``; the node closes the connection on anything it does not expect. Chunks are named

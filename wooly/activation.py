@@ -1,5 +1,5 @@
-"""Activates the device in this process: backend, kernels, face, in that order. Then tracebacks of uncaught errors are cut at the user's line:
-frames of this package below it are left out (WOOLY_DEBUG=1 keeps all frames).
+"""Activates the device in this process: backend, kernels, face, in that order. Then tracebacks of uncaught errors are cut at the user's
+line: frames of this package below it are left out (WOOLY_DEBUG=1 keeps all frames).
 """
 
 from __future__ import annotations
