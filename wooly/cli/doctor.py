@@ -1,5 +1,5 @@
 """``wooly doctor``: what is wrong on this machine (Python, torch, configuration) and with the services that it uses (bus, nodes,
-controller, billing, clock differences), and the fix. ``wooly version``: what is installed.
+controller, billing, clock differences), and the fix.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Final, Literal
 import click
 
 from bus_schemas.session import NodeInfo
-from wooly import __version__
 from wooly.cli.bus import discover
 from wooly.cli.group import CommandError, echo
 from wooly.cli.login import described
 from wooly.cli.options import json_flag
 from wooly.cli.output import print_json
 from wooly.cli.services import missing_server_parts
+from wooly.cli.version import installed
 from wooly.config import FILE_VARIABLE, Config, config_file, load
 from wooly.errors import ConfigError, NoServerError, UnsupportedTorch
 from wooly.remedies import INSTALL_CLIENT, INSTALL_PLATFORM, check_version, install_extra
 from wooly.rest import Credentials, detail_of, open_url
 
-__all__ = ["doctor", "version"]
+__all__ = ["doctor"]
 
 
 @dataclass(frozen=True)
@@ -259,23 +259,3 @@ def doctor(as_json: bool) -> None:
     failed = [finding.name for finding in found if finding.state == "fail"]
     if failed:
         raise CommandError(f"{len(failed)} check{'s' if len(failed) > 1 else ''} failed: {', '.join(failed)}")
-
-
-def installed(package: str) -> str | None:
-    """The installed version of ``package``, without importing it."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-@click.command()
-@json_flag
-def version(as_json: bool) -> None:
-    """Show the versions of wooly, torch and Python."""
-    found = {"wooly": __version__, "torch": installed("torch"), "python": platform.python_version()}
-    if as_json:
-        print_json(found)
-        return
-    for name, text in found.items():
-        echo(f"{name} {text or 'not installed'}")

@@ -63,7 +63,7 @@ COMMANDS: Final = {
     "wis": ("wooly.cli.wis_tools", "wis", "Assemble, disassemble and verify WIS programs."),
     "doctor": ("wooly.cli.doctor", "doctor", "Say what is wrong on this machine, and the fix."),
     "completion": ("wooly.cli.group", "completion", "Print the completion script of bash, zsh or fish."),
-    "version": ("wooly.cli.doctor", "version", "Show versions."),
+    "version": ("wooly.cli.version", "version", "Show versions."),
 }
 """name: (module, attribute, one line of help)."""
 
