@@ -1,5 +1,5 @@
-"""``wooly utilization``: states of devices, their waste and its cost; also of GPUs that Wooly does not manage (``watch``, ``samples``), as DCGM
-exporter and NVML report them, and what sharing would save.
+"""``wooly utilization``: states of devices, their waste and its cost; also of GPUs that Wooly does not manage (``watch``, ``samples``), as
+DCGM exporter and NVML report them, and what sharing would save.
 
 Sources of the formats: Prometheus text exposition format 0.0.4; the fields DCGM_FI_* of the DCGM API reference as dcgm-exporter prints them
 (``etc/dcp-metrics-included.csv`` and ``etc/default-counters.csv`` there); ``nvmlUtilization_t`` and ``nvmlMemory_t`` of the NVML reference.
