@@ -78,7 +78,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, tag="batch.v1"):
     yet. ``dims_delta``: instead of a dims body, (digest of the dims to start from, u32 positions, i64 values), little-endian.
     ``handles``: zlib of little-endian i64, first differences, of one session-unique handle for every EXTERNAL and CREATED buffer in buffer
     order.
-    ``trace``: W3C traceparent or empty. ``kernels``: bodies (wis.kernel.encoding) of kernels that the program names and the node may not
+    ``trace``: W3C traceparent or empty. ``kernels``: bodies (wis.kernel.model) of kernels that the program names and the node may not
     know.
     ``origin``: with a program body, the lines of the user's script that recorded it (at most ``ORIGIN_CHARS_MAX`` characters); else empty.
     """

@@ -1,4 +1,6 @@
-"""Resolves launch instructions: the kernel, its grid, its regions and numbers. Every engine starts from this."""
+"""Resolves launch instructions: the kernel, its grid, its regions and numbers. Every engine starts from this. ``run_call`` is the semantics
+of a launch, by the definition of the kernel tier.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,14 @@ from wis.errors import LaunchError
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import ADDRESS_SHIFT, Access, BufferParam, RegType
 from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar
-from wis.reference.access import Number, immediate
+from wis.reference.access import Array, Buffers, Number, immediate
 from wis.verify.launches import SCALAR_TYPES
 
 if TYPE_CHECKING:
+    from wis.kernel.interpret import Outcome
     from wis.kernel.verify import VerifiedKernel  # a program without launches does without it
 
-__all__ = ["KernelCall", "addresses", "kernel_call", "launch_params"]
+__all__ = ["KernelCall", "addresses", "kernel_call", "launch_params", "run_call"]
 
 Dim3 = tuple[int, int, int]
 
@@ -73,6 +76,25 @@ def _number(scalars: Sequence[Number], x: Scalar) -> int | float:
     value = immediate(scalars[x.slot], x.dtype)
     number: int | float = value.item() if value.dtype.kind in "iufb" else float(value)
     return int(number) if isinstance(number, bool) else number
+
+
+def run_call(call: KernelCall, buffers: Buffers, fuel: int | None = None, addresses: Sequence[int] | None = None) -> Outcome:
+    """One launch on the program's buffers."""
+    from wis.kernel import interpret  # which imports modules that import this one
+
+    params: list[Array | int | float] = []
+    places: list[int] = []
+    for x in call.params:
+        if isinstance(x, Operand):
+            whole = buffers[x.buffer]
+            assert whole is not None, "buffers of operands exist"
+            params.append(whole[x.offset : x.offset + x.shape[0]] if x.shape[0] else whole[:0])
+            start = x.buffer + 1 << 40 if addresses is None else addresses[x.buffer]
+            places.append(start + x.offset if x.shape[0] else 0)  # an empty region is a null pointer
+        else:
+            params.append(x)
+            places.append(0)
+    return interpret.launch(call.kernel, interpret.Launch(call.grid, call.block, dynamic_bytes=call.dynamic_bytes), params, fuel, places)
 
 
 assert set(SCALAR_TYPES) == set(RegType)

@@ -1,4 +1,6 @@
-"""Activates the device in this process: backend, kernels, face, in that order."""
+"""Activates the device in this process: backend, kernels, face, in that order. Then tracebacks of uncaught errors are cut at the user's
+line: frames of this package below it are left out (WOOLY_DEBUG=1 keeps all frames).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,15 @@ import atexit
 import gc
 import os
 import sys
+import sysconfig
+import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
 
-from wooly import tracebacks
 from wooly.config import Config
 from wooly.counters import COUNTERS
 from wooly.device import fallback, install, transfer
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from wooly.profiling import ProfiledLink
     from wooly.session import Session
 
-__all__ = ["activate"]
+__all__ = ["activate", "without_our_frames"]
 
 
 def activate(config: Config, connect: Callable[[int], Link] | None = None) -> None:
@@ -47,7 +51,7 @@ def activate(config: Config, connect: Callable[[int], Link] | None = None) -> No
     patch(RECORDERS, config.device_count)
     when_imported("triton.backends", partial(_run_triton_here, config.triton_math))
     if not config.debug:
-        tracebacks.install()
+        cut_tracebacks()
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
     gc.freeze()
 
@@ -121,3 +125,58 @@ def _profiled(config: Config, session: Session, index: int) -> ProfiledLink | No
     profiled = ProfiledLink(session, path_of(config.profile, os.environ, index))
     session.on_done = profiled.done
     return profiled
+
+
+_OURS: Final = (os.path.dirname(os.path.abspath(__file__)) + os.sep,)
+_LIBRARIES: Final = (*(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")), "<frozen")
+_SHOWN_TO_USERS: Final = (RuntimeError, IndexError, ValueError, OSError)
+"""What this package raises for a mistake of the script. Other classes may be a fault of ours: their frames are needed."""
+
+
+def cut_tracebacks() -> None:
+    """Leave our frames out of what ``sys.excepthook`` and ``threading.excepthook`` show from now on."""
+    shown, shown_of_thread = sys.excepthook, threading.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        _trim(error)
+        shown(kind, error, error.__traceback__)
+
+    def thread_hook(arguments: threading.ExceptHookArgs) -> None:
+        if arguments.exc_value is not None:
+            _trim(arguments.exc_value)
+            kind, error, thread = arguments.exc_type, arguments.exc_value, arguments.thread
+            arguments = threading.ExceptHookArgs((kind, error, error.__traceback__, thread))
+        shown_of_thread(arguments)
+
+    sys.excepthook, threading.excepthook = hook, thread_hook
+
+
+def _trim(error: BaseException | None) -> None:
+    """Of ``error`` and those that it was raised from."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, _SHOWN_TO_USERS):
+            error.__traceback__ = without_our_frames(error.__traceback__)
+        error = error.__cause__ if error.__cause__ is not None or error.__suppress_context__ else error.__context__
+
+
+def without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """``trace`` without its end, where that lies in this package or in libraries that it calls. Frames of the script that this package
+    calls back stay, with all above them; a trace that holds no other frames stays whole."""
+    links: list[TracebackType] = []
+    keep, inside = 0, False
+    link = trace
+    while link is not None:
+        links.append(link)
+        name = link.tb_frame.f_code.co_filename
+        inside = name.startswith(_OURS) or (inside and name.startswith(_LIBRARIES))
+        if not inside:
+            keep = len(links)
+        link = link.tb_next
+    if keep in (0, len(links)):
+        return trace
+    end: TracebackType | None = None
+    for link in reversed(links[:keep]):
+        end = TracebackType(end, link.tb_frame, link.tb_lasti, link.tb_lineno)
+    return end

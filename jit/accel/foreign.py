@@ -44,7 +44,7 @@ BLOCKS_MAX: Final = 1 << 16
 
 
 class Runs(Protocol):
-    """The state of a run that its launches depend on; ``jit.accel.run`` describes the properties."""
+    """The state of a run that its launches depend on; ``jit.accel.engine`` describes the properties."""
 
     @property
     def stop_requested(self) -> bool: ...

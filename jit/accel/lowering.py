@@ -12,16 +12,15 @@ from math import prod
 from typing import Final
 
 from jit import library
-from jit.accel.calls import Call, KernelCall
 from jit.accel.device import BUFFER_WORDS, OWN, Facts, Request
 from jit.accel.library import LOWER
-from jit.accel.library.build import Build
+from jit.accel.library.matmul import Build
+from jit.accel.tables import Call, KernelCall
 from jit.kernels.loop import REDUCTIONS, Form, LoopKernel
 from jit.kernels.lower import Lowered, Sharing, fixed_numbers, lower
 from jit.kernels.scalar_ops import held
 from jit.library.build import Launch
-from jit.plan.arguments import Arg, arguments, block_of
-from jit.plan.calls import ArgBlock, Fallback
+from jit.plan.calls import Arg, ArgBlock, Fallback, arguments, block_of
 from jit.plan.form import FormedLoop, form
 from jit.plan.group import Group
 from wis.kernel.model import Kernel, Math

@@ -1,4 +1,9 @@
-"""A plan of this family: the argument table and the steps that use it. A run only fills in scalars."""
+"""Device calls of a plan's steps (launches of kernels, matrix products left to the device's own library, or reference steps), and the plan
+that they become: the argument table and the steps that use it. A run only fills in scalars.
+
+The words of a launch are those of its row in the table (jit.accel.device): for every parameter in order offset and size in bytes of a
+buffer, or the bits of a number.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +14,42 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jit.accel.calls import Call, KernelCall, ProductCall
 from jit.accel.device import GRID_WORDS
 from jit.accel.memory import TRAP_AT
 from jit.kernels.scalar_ops import memory_kind
-from jit.plan.arguments import bits_of
-from jit.plan.calls import Fallback, WholeInstr
+from jit.plan import calls
+from jit.plan.calls import Fallback, WholeInstr, bits_of
 from jit.plan.planner import Planned
 from wis.dtypes import DType
 from wis.program import BoundInstr
 from wis.reference.access import Number, immediate
 from wis.traps import site_key
 
-__all__ = ["KernelStep", "ProductStep", "Plan", "make_plan", "fill"]
+__all__ = ["KernelStep", "ProductStep", "Plan", "make_plan", "fill", "Call", "KernelCall", "ProductCall"]
+
+
+@dataclass(slots=True)
+class Call(calls.Call):
+    """Something that a device runs."""
+
+
+@dataclass(slots=True)
+class KernelCall(Call):
+    """A launch; ``kernel`` names it in the lowering's table."""
+
+    kernel: str
+    blocks: int
+    threads: int
+
+
+@dataclass(slots=True)
+class ProductCall(Call):
+    """out[batch] = a[batch] b[batch]: pointers are out, a, b; each operand's shape, strides and offset in elements."""
+
+    dtype: DType
+    shapes: tuple[tuple[int, ...], ...]
+    strides: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

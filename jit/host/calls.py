@@ -27,9 +27,8 @@ from jit.library.build import Build, Launch
 from jit.library.writer import Walk
 from jit.plan import calls
 from jit.plan.access import Access, access
-from jit.plan.arguments import Arg as CommonArg
-from jit.plan.arguments import arguments, block_of
-from jit.plan.calls import ArgBlock, Fallback
+from jit.plan.calls import Arg as CommonArg
+from jit.plan.calls import ArgBlock, Fallback, arguments, block_of
 from jit.plan.form import FormedLoop, form
 from jit.plan.group import Group
 from wis.dtypes import DType

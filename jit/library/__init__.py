@@ -3,8 +3,7 @@
 ``LOWER`` has the lowering of each operation that has one; it adds calls to a ``Build``, or raises Inexpressible (``lower`` then says no,
 and the reference runs the operation).
 
-    writer, build      the means: values with operators and control flow; index spaces, temporaries, calls
-    copy               between layouts and element types
+    writer, build      the means: values with operators and control flow; index spaces, temporaries, calls, copies
     index, scan, ...   one module a family of operations
 
 May live here: lowerings and their kernels. May not: anything of one device.
@@ -16,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from jit.errors import Inexpressible
-from jit.library import index, order, pool, random, scan
+from jit.library import index, order, random, scan, windows
 from jit.library.build import Build
 from wis.ops import Kind
 from wis.program import BoundInstr
@@ -25,9 +24,9 @@ __all__ = ["LOWER", "Lower", "lower"]
 
 Lower = Callable[[Build[Any], BoundInstr], None]
 LOWER: Final[Mapping[str, Lower]] = {
-    "max_pool": pool.max_pool,
-    "avg_pool": pool.avg_pool,
-    "avg_pool_dx": pool.avg_pool_dx,
+    "max_pool": windows.max_pool,
+    "avg_pool": windows.avg_pool,
+    "avg_pool_dx": windows.avg_pool_dx,
     "argmax": scan.arg_extreme,
     "argmin": scan.arg_extreme,
     "cumsum": scan.running,

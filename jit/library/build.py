@@ -1,23 +1,26 @@
-"""Context of every lowering: views of operands and temporaries, and the list of calls under construction."""
+"""Context of every lowering: views of operands and temporaries, the list of calls under construction, and copies of operands into other
+layouts and element types."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from types import MappingProxyType
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from jit.errors import Inexpressible
 from jit.kernels.launch import Dim3
-from jit.library.writer import Made, Walk
+from jit.library.writer import Made, Points, Walk, Writer
 from jit.plan.access import Access, access
-from jit.plan.arguments import Arg, Buf
+from jit.plan.calls import Arg, Buf
 from wis.dtypes import DType
+from wis.kernel.model import Access as BufferAccess
 from wis.program import Operand, Scalar
 from wis.views import contiguous_strides
 
-__all__ = ["Args", "Build", "Grid", "Launch", "merged", "operand", "parts", "places", "raw"]
+__all__ = ["Args", "Build", "Grid", "Launch", "merged", "operand", "parts", "places", "raw", "copy"]
 
 Args = dict[str, Arg]
 """Parameters of a kernel by name."""
@@ -168,3 +171,26 @@ def places(operands: Mapping[str, Operand]) -> Args:
         found[name] = Buf(x.buffer)
         found[f"{name}_at"] = x.offset
     return found
+
+
+@cache
+def _copy(walk: Walk, source: DType, target: DType, rank: int, unit: bool) -> Made:
+    w = Writer(walk)
+    w.buffer("x", source)
+    w.buffer("y", target, BufferAccess.WRITE)
+    n, x_s, y_s = w.numbers("n", rank), w.strides("x_s", rank, unit), w.strides("y_s", rank, unit)
+    x_at, y_at = w.number("x_at"), w.number("y_at")
+    with Points(w, n).each() as at:
+        value = w.load("x", w.place(x_at, at, x_s))
+        if source is not target:
+            value = w.operation("cast", target, (source,), value)
+        w.store("y", w.place(y_at, at, y_s), value)
+    return w.made(f"copy_{source.text}_{target.text}_{rank}" + "_unit" * unit)
+
+
+def copy(build: Build[Any], x: Operand, y: Operand) -> None:
+    """y = x (one shape), converted as ``cast`` says."""
+    assert x.shape == y.shape
+    over = merged(x.shape, {"x": x.strides, "y": y.strides}, "y")
+    made = _copy(build.runs, x.dtype, y.dtype, over.rank, build.unit(over))
+    build.walk(made, over, reads={"x": x}, writes={"y": y}, point_ns=0.3)

@@ -14,11 +14,10 @@ from typing import Any
 
 from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held
-from jit.library.build import Args, Build, Grid, merged, operand, parts, raw
-from jit.library.copy import copy
+from jit.library.build import Args, Build, Grid, copy, merged, operand, parts, raw
 from jit.library.writer import Made, Points, Val, Walk, Writer
 from jit.plan.access import overlaps
-from jit.plan.arguments import Site, TrapWord
+from jit.plan.calls import Site, TrapWord
 from wis.dtypes import ACCUMULATE, DType
 from wis.kernel.model import Access
 from wis.ops import ScatterMode

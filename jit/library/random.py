@@ -7,8 +7,7 @@ from math import pi
 from typing import Any, Final
 
 from jit.errors import Inexpressible
-from jit.library.build import Args, Build, Grid
-from jit.library.copy import copy
+from jit.library.build import Args, Build, Grid, copy
 from jit.library.writer import Made, Points, Val, Walk, Writer
 from wis.dtypes import DType
 from wis.kernel.model import Access, RegType, Special

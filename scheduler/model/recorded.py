@@ -31,8 +31,7 @@ from scheduler.dispatch import (
     Stimulus,
 )
 from scheduler.model.clients import Seen, Why, explain_arrivals
-from scheduler.model.inputs import STAYS, Arrival, DeviceCosts, Reactions, Tenant
-from scheduler.model.outcome import BatchOutcome, Outcome, SessionOutcome
+from scheduler.model.runs import STAYS, Arrival, BatchOutcome, DeviceCosts, Outcome, Reactions, SessionOutcome, Tenant
 
 __all__ = ["Recording"]
 

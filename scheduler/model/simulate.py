@@ -37,8 +37,7 @@ from scheduler.dispatch import (
     Tick,
 )
 from scheduler.errors import ModelError
-from scheduler.model.inputs import STAYS, Arrival, DeviceCosts, Tenant
-from scheduler.model.outcome import BatchOutcome, Outcome, SessionOutcome
+from scheduler.model.runs import STAYS, Arrival, BatchOutcome, DeviceCosts, Outcome, SessionOutcome, Tenant
 
 __all__ = ["VirtualDevice", "simulate"]
 

@@ -1,5 +1,5 @@
 """The application: REST routes, whatever else answers beside them (pages, login), and what every request passes through. Errors are problem
-documents for programs (services.controller.problems), and pages with what is wrong and what to do for browsers."""
+documents for programs, and pages with what is wrong and what to do for browsers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from urllib.parse import urlencode
 from litestar import Litestar, Request, Response, Router
 
 from services.controller.parts import Parts
-from services.controller.problems import HANDLERS, problem
 from services.controller.routes import access as access_routes
 from services.controller.routes import nodes, oidc, system, tasks
+from services.controller.store import StoreUnavailable
 from services.controller.web.templating import page
 from services.kit.access.access import Access
 from services.kit.access.web import HANDLERS as ACCESS_HANDLERS
 from services.kit.log import get_logger
-from services.kit.problems import unknown_parameters
+from services.kit.problems import HANDLERS, problem, unknown_parameters
 from services.kit.rest import make_rest_app
 
 __all__ = ["make_app"]
@@ -50,10 +50,14 @@ def make_app(parts: Parts, access: Access, *, more_routes: Sequence[Any] = (), m
         access,
         parts=parts,
         before=_check,
-        handlers=for_people({**HANDLERS, **ACCESS_HANDLERS}),
+        handlers=for_people({**HANDLERS, StoreUnavailable: _unavailable, **ACCESS_HANDLERS}),
         body_bytes_max=_BODY_BYTES_MAX,
         middleware=middleware,
     )
+
+
+def _unavailable(_: Request[Any, Any, Any], error: StoreUnavailable) -> Response[dict[str, Any]]:
+    return problem(503, "unavailable", "Not available now", str(error))
 
 
 def _check(request: Request[Any, Any, Any]) -> Response[Any] | None:

@@ -3,6 +3,10 @@
 The controllers answer as one queue group. Rights are a pure function of the log (``of_key`` of the principal's identity), and the bus
 says when a connection began; so any controller, also one started later, finds the connections whose rights have changed and ends them: at
 once on an event about access, and every few seconds. Then it also has the bus read its files again, if its own were replaced.
+
+Attestation of nodes: a command of the operator's decides, beside the key, whether a node may connect to the bus. It reads one JSON object
+(``node``, ``key``, ``address``) from its standard input, and accepts with exit code 0; else the first line of its output is the reason.
+What it compares is its own: a list of machines, or the state of a verifier of TPM quotes.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ import contextlib
 import datetime
 import json
 import os
+import shlex
 import time
 from collections import Counter
 from dataclasses import replace
@@ -24,26 +29,77 @@ import msgspec
 from bus_schemas.access import WHO_ALL, WHO_CHANGED, Principal, WhoIs
 from bus_schemas.events import Event, KeyIssued, KeyRevoked, TenantChanged, UserChanged
 from bus_schemas.limits import MALFORMED
-from services.controller.attestation import ATTESTATION_VARIABLE, Attestation
 from services.controller.consumer_proxy import ConsumerProxy
 from services.controller.log_projection import LogProjection
 from services.kit import nats_jwt
 from services.kit.access import AccessView, Identity
 from services.kit.access.access import Access
-from services.kit.access.errors import AccessError, Unauthenticated
+from services.kit.access.errors import AccessError, Forbidden, Unauthenticated
 from services.kit.access.tokens import TOKEN_PREFIX, is_key_id
 from services.kit.bus import Bus, connect
 from services.kit.bus_permissions import Permissions, of_key
 from services.kit.credentials import Credentials
-from services.kit.errors import BusRefused, BusUnavailable, SettingError
+from services.kit.errors import BusRefused, BusUnavailable, QuotaReached, SettingError, reached
 from services.kit.log import get_logger
-from services.kit.quotas import QuotaReached, reached
 from services.kit.streams import batch_stream_config
 from services.kit.tls import CERT_VARIABLE
 from services.kit.variables import integer
 from wooly.shared.files import Reread, revision_of
 
-__all__ = ["GUARD_VARIABLE", "BusGuard"]
+__all__ = ["GUARD_VARIABLE", "BusGuard", "Attestation"]
+
+ATTESTATION_VARIABLE: Final = "WOOLY_NODE_ATTESTATION"
+_ANSWER_S: Final = 5.0
+"""The bus ends a connection that is not admitted after ten seconds."""
+_AT_ONCE: Final = 4
+_REASON_CHARS_MAX: Final = 200
+_OUTPUT_BYTES_MAX: Final = 4096
+
+
+class Attestation:
+    """``command``: as a shell would split it. Raises SettingError when it is no command."""
+
+    def __init__(self, command: str) -> None:
+        try:
+            self._command = shlex.split(command)
+        except ValueError as error:
+            raise SettingError(f"{ATTESTATION_VARIABLE}={command}: {error}") from None
+        if not self._command:
+            raise SettingError(f"{ATTESTATION_VARIABLE} names no command")
+        self._free = asyncio.Semaphore(_AT_ONCE)
+
+    async def check(self, node: str, key: str, address: str) -> None:
+        """Raises Forbidden with the reason when the command refuses the node, cannot be run, or does not answer."""
+        asked = json.dumps({"node": node, "key": key, "address": address}).encode()
+        async with self._free:
+            try:
+                code, said = await self._run(asked)
+            except TimeoutError:
+                raise Forbidden(f"{ATTESTATION_VARIABLE}: no answer about node {node} within {_ANSWER_S:g} s") from None
+            except OSError as error:
+                raise Forbidden(f"{ATTESTATION_VARIABLE}: {error}") from None
+        if code:
+            reason = said.decode(errors="replace").strip().partition("\n")[0][:_REASON_CHARS_MAX]
+            raise Forbidden(f"node {node} is not attested: {reason or f'exit code {code}'}")
+
+    async def _run(self, asked: bytes) -> tuple[int, bytes]:
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*self._command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL)
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read
+                    process.stdin.write(asked)
+                    await process.stdin.drain()
+                process.stdin.close()
+                said = await process.stdout.read(_OUTPUT_BYTES_MAX)
+                return await process.wait(), said
+        finally:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
 
 GUARD_VARIABLE: Final = "WOOLY_GUARD_DIR"
 _CALLOUT: Final = "$SYS.REQ.USER.AUTH"

@@ -15,8 +15,7 @@ from typing import Final
 
 import msgspec
 
-from bus_schemas.limits import MALFORMED
-from bus_schemas.reading import (
+from bus_schemas.access import (
     READ_ALL,
     AboutStream,
     Asked,
@@ -29,6 +28,7 @@ from bus_schemas.reading import (
     follow_fault,
     subject_fault,
 )
+from bus_schemas.limits import MALFORMED
 from bus_schemas.subjects import batch_stream, requester
 from services.controller.log_projection import LogProjection
 from services.kit.access import AccessView

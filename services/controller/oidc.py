@@ -30,9 +30,8 @@ from scheduler.quotas import excess_of
 from services.kit.access.checker import address_group
 from services.kit.access.errors import Unauthenticated
 from services.kit.access.tokens import LoginFlow
-from services.kit.errors import NotThere, RequestError, SettingError
+from services.kit.errors import NotThere, QuotaReached, RequestError, SettingError
 from services.kit.log import get_logger
-from services.kit.quotas import QuotaReached
 from services.kit.tls import CA_VARIABLE
 from wooly.shared.tls import is_loopback, outside_context
 

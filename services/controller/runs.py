@@ -56,10 +56,9 @@ from services.kit.access import AccessView
 from services.kit.access.access import Access
 from services.kit.access.tokens import make_key
 from services.kit.bus import Bus
-from services.kit.errors import BusRefused, BusUnavailable, Conflict
+from services.kit.errors import BusRefused, BusUnavailable, Conflict, reached
 from services.kit.follow import Follower
 from services.kit.log import get_logger
-from services.kit.quotas import reached
 from services.kit.streams import run_logs_stream_config, runs_stream_config
 from wooly.shared.lru import LruDict
 

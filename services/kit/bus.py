@@ -28,8 +28,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from bus_schemas import subjects
+from bus_schemas.access import AboutStream
 from bus_schemas.events import Event, encode_events
-from bus_schemas.reading import AboutStream
 from services.kit.consumers import Consumers, JetStreamConsumers, ProxiedConsumers, stored_message
 from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, Conflict, SettingError

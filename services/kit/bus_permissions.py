@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from bus_schemas import subjects
-from bus_schemas.access import WHO_ALL, WHO_CHANGED, who_subject
-from bus_schemas.model_cache import MODELS_VERB
-from bus_schemas.reading import READ_ALL, read_subject
+from bus_schemas.access import READ_ALL, WHO_ALL, WHO_CHANGED, read_subject, who_subject
+from bus_schemas.dataport import MODELS_VERB
 from bus_schemas.runs import BEATS, LOG_ALL, REPORTS, SYNCS
 from services.kit.access import Identity
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from bus_schemas.reading import AboutStream, Follow, Following, Refused, Said, StreamAbout, Unfollow, read_subject
+from bus_schemas.access import AboutStream, Follow, Following, Refused, Said, StreamAbout, Unfollow, read_subject
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.seal import SEALED_FROM
 from services.kit.streams import ELECTION_S

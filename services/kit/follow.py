@@ -20,8 +20,8 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from bus_schemas.access import AboutStream, Follow, StreamAbout, Unfollow, consumer_prefix
 from bus_schemas.events import Event, decode_events
-from bus_schemas.reading import AboutStream, Follow, StreamAbout, Unfollow, consumer_prefix
 from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.consumers import HEARTBEAT_S, Consumers
 from services.kit.errors import BusRefused, BusUnavailable

@@ -16,25 +16,28 @@ import asyncio
 import contextlib
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx2
 from lightkube import AsyncClient, ConfigError
+from litestar import Litestar, Request, Response, get, post
 
 from services.kit.errors import SettingError
 from services.kit.http import serve
 from services.kit.log import get_logger
+from services.kit.problems import problem
 from services.kit.process import first_of, ready, run_service
 from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, client_context
-from services.operator.admission import Injection
+from services.operator.admission import KEY_PATH, Injection, answer
 from services.operator.certificates import Certificates
-from services.operator.keys import Keys
+from services.operator.keys import Keys, NoKey
 from services.operator.leader import Leader
 from services.operator.objects import FIELD_MANAGER, WoolyCluster
 from services.operator.reconciler import Kubernetes, Reconciler
 from services.operator.settings import Settings
 from services.operator.watching import API_ERRORS
-from services.operator.web import make_app
 
 _API_S = 10.0
 
@@ -75,6 +78,32 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         await first_of(stop, *(asyncio.create_task(one) for one in (*follow, work())))
         with contextlib.suppress(*API_ERRORS):
             await leader.release()
+
+
+def make_app(injection: Callable[[], Injection | None], leading: Callable[[], bool], keys: Keys) -> Litestar:
+    """HTTP of the operator: admission of pods, answered from memory; health; and keys for pods. ``injection()``: what pods are given; None
+    while that is not known."""
+
+    @post("/mutate", status_code=200)
+    async def mutate(request: Request[Any, Any, Any]) -> Response[Any]:
+        try:
+            return Response(answer(await request.json(), injection()))
+        except (KeyError, TypeError, AttributeError, ValueError):
+            return problem(400, "invalid-body", "The body is not valid", "send an AdmissionReview of a pod (admission.k8s.io/v1)")
+
+    @get("/health")
+    async def health() -> dict[str, Any]:
+        return {"leading": leading()}
+
+    @post(KEY_PATH, status_code=200)
+    async def key(request: Request[Any, Any, Any]) -> Response[Any]:
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        try:
+            return Response({"key": await keys.exchange(token)})
+        except NoKey as error:
+            return problem(error.status, error.kind, error.title, str(error))
+
+    return Litestar([mutate, health, key], openapi_config=None, logging_config=None)
 
 
 def _injection(settings: Settings, cluster: WoolyCluster | None) -> Injection | None:

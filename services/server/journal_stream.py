@@ -34,7 +34,7 @@ from services.kit.streams import journal_stream_config
 from services.server.intake import NAMED_BODY_BYTES_MAX
 from wis.encoding import decode_program, digest
 from wis.errors import WisError
-from wis.kernel.encoding import decode_kernel
+from wis.kernel.model import decode_kernel
 from wis.ops import BY_CODE, BY_NAME
 from wooly.shared.lru import LruDict
 

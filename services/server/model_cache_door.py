@@ -17,7 +17,7 @@ from blake3 import blake3
 
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Fault
-from bus_schemas.model_cache import ModelCacheOpened, OpenModelCache
+from bus_schemas.dataport import ModelCacheOpened, OpenModelCache
 from services.kit.at_rest import AT_REST_VARIABLE, KeyWrap, WrongKey
 from services.kit.log import get_logger
 from services.server.settings import Trust

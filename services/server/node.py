@@ -17,14 +17,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from bus_schemas import faults, subjects
+from bus_schemas.access import AboutStream
 from bus_schemas.batch import LIMITS, Done, Fault, encode_done
+from bus_schemas.dataport import MODELS_VERB, ModelCacheOpened, OpenModelCache
 from bus_schemas.events import DeviceFact, NodeLeaving, NodeLost, NodeRegistered
 from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
 from bus_schemas.journal import QUOTAS as QUOTA_LANE
 from bus_schemas.limits import MALFORMED, QUOTA_USES_MAX, REQUEST_BYTES_MAX
-from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, OpenModelCache
 from bus_schemas.quotas import QUOTAS
-from bus_schemas.reading import AboutStream
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
 from bus_schemas.telemetry import QuotaUse
 from scheduler.buckets import Buckets

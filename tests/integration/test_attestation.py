@@ -11,7 +11,7 @@ from pathlib import Path
 import nats.errors
 import pytest
 
-from services.controller.attestation import Attestation
+from services.controller.bus_guard import Attestation
 from services.kit.access.errors import Forbidden
 from services.kit.errors import SettingError
 from tests.support.secure import SecureStack, line
@@ -70,7 +70,7 @@ def test_a_node_connects_only_while_the_command_accepts_it(tmp_path: Path) -> No
     ],
 )
 def test_what_a_command_says(command: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.controller.attestation._ANSWER_S", 1.0 if "sleep" in command else 20.0)
+    monkeypatch.setattr("services.controller.bus_guard._ANSWER_S", 1.0 if "sleep" in command else 20.0)
     attested = Attestation(command).check("n1", "k1", "10.0.0.1")
     if why:
         with pytest.raises(Forbidden, match=why):

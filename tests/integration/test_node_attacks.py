@@ -16,8 +16,7 @@ from tests.support.node import Node, Program
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import digest
-from wis.kernel.encoding import encode_kernel
-from wis.kernel.model import Access, BufferParam, Kernel, RegType
+from wis.kernel.model import Access, BufferParam, Kernel, RegType, encode_kernel
 from wis.kernel.text import parse_kernel
 from wis.program import Operand
 from wis.verify.launches import SCALAR_TYPES

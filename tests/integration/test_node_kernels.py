@@ -16,8 +16,8 @@ from tests.support.sandbox import needs_every_layer
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import digest
-from wis.kernel.encoding import encode_kernel
 from wis.kernel.interpret import Launch, launch
+from wis.kernel.model import encode_kernel
 from wis.kernel.text import parse_kernel
 from wis.kernel.verify import verify_kernel
 from wis.program import Operand

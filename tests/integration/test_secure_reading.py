@@ -13,7 +13,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from bus_schemas import subjects
-from bus_schemas.reading import AboutStream, Asked, Follow, Following, Refused, Said, Unfollow, consumer_prefix, read_subject
+from bus_schemas.access import AboutStream, Asked, Follow, Following, Refused, Said, Unfollow, consumer_prefix, read_subject
 from services.kit.access.access import BUCKET
 from services.kit.bus import Bus
 from tests.support.node import until

@@ -15,10 +15,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from services.kit import http, listener
-from services.kit.http import parse_address, serve
+from services.kit import http
+from services.kit.http import Listener, parse_address, serve
 from services.kit.keyring import Authority
-from services.kit.listener import Listener
 
 BIG = 32 << 20
 
@@ -134,7 +133,7 @@ async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent:
 @pytest.mark.parametrize("tls", [False, True])
 def test_one_address_has_a_part_of_the_connections(tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that say nothing before TLS among them; another address is served, and the first again once they have ended."""
-    monkeypatch.setattr(listener, "_CONNECTIONS_MAX", 40)
+    monkeypatch.setattr(http, "_CONNECTIONS_MAX", 40)
     if tls:
         certified(tmp_path, monkeypatch)
     trusted = ssl.create_default_context(cafile=str(tmp_path / "ca" / "ca.pem")) if tls else None
@@ -166,9 +165,7 @@ def test_one_address_has_a_part_of_the_connections(tls: bool, tmp_path: Path, mo
 
 
 def test_a_service_takes_as_many_files_as_it_may() -> None:
-    program = (
-        "import resource; from services.kit.listener import more_files; print(more_files(), resource.getrlimit(resource.RLIMIT_NOFILE))"
-    )
+    program = "import resource; from services.kit.http import more_files; print(more_files(), resource.getrlimit(resource.RLIMIT_NOFILE))"
     command = ["prlimit", "--nofile=100:700", sys.executable, "-c", program]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[0] == "700 (700, 700)"
 

@@ -12,8 +12,8 @@ import pytest
 from bus_schemas.batch import ORIGIN_CHARS_MAX, decode_batch, unpack_message
 from tests.support.node import add_one, increment
 from tests.support.stack import EmbeddedStack
+from wooly.activation import without_our_frames
 from wooly.link import Flush, Origin
-from wooly.tracebacks import without_our_frames
 from wooly.transport.batches import BatchEncoder
 
 PROGRAM = """import torch

@@ -29,9 +29,8 @@ from tests.support.kernel_shrink import shrink
 from tests.support.wis_kernels import Case, seeded_case
 from tests.support.wis_programs import mutate_bytes
 from wis.errors import DecodeError, ParseError, VerifyError
-from wis.kernel.encoding import decode_kernel, encode_kernel
 from wis.kernel.interpret import Launch, launch
-from wis.kernel.model import BufferParam
+from wis.kernel.model import BufferParam, decode_kernel, encode_kernel
 from wis.kernel.module import MODULE_VERSION, Entry, Module, Variable, decode_module, encode_module
 from wis.kernel.text import parse_kernel, print_kernel
 from wis.kernel.verify import VerifiedKernel, verify_kernel

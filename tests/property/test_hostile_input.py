@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from bus_schemas import batch as batches
-from bus_schemas import dataport, events, journal, model_cache, telemetry
+from bus_schemas import dataport, events, journal, telemetry
 from bus_schemas.batch import LIMITS, Batch, Done, Limits, encode_done
 from bus_schemas.frames import HEAD, frame
 from services.server.executor.content import Content
@@ -139,7 +139,7 @@ CODECS: Final[dict[str, tuple[Callable[[bytes], Any], st.SearchStrategy[bytes]]]
     "done": (batches.decode_done, array(Done)),
     "data port request": (dataport.decode_request, st.one_of(*map(array, get_args(dataport.Request)))),
     "data port answer": (dataport.decode_answer, st.one_of(*map(array, get_args(dataport.Answer)))),
-    "manifest": (model_cache.decode_manifest, array(model_cache.ModelManifest)),
+    "manifest": (dataport.decode_manifest, array(dataport.ModelManifest)),
     "telemetry": (telemetry.decode_telemetry, array(telemetry.Telemetry)),
     "journal": (journal.decode_part, array(journal.JournalPart)),
     "events": (events.decode_events, st.lists(st.one_of(*map(array, get_args(events.Event))), max_size=3).map(packed)),

@@ -15,7 +15,7 @@ from tests.property.fuzz_kernels import Seeds, hostile_input, judge
 from tests.support.kernel_devices import KERNEL_DEVICES, KernelDevice, ReferenceKernels
 from tests.support.kernel_runs import differences, run_case
 from tests.support.wis_kernels import Case, seeded_case
-from wis.kernel.encoding import decode_kernel, encode_kernel
+from wis.kernel.model import decode_kernel, encode_kernel
 from wis.kernel.ops import BY_CODE, KERNEL_OPS
 from wis.kernel.strict import STRICT_FORMS
 from wis.kernel.text import parse_kernel, print_kernel

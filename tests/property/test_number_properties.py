@@ -18,8 +18,7 @@ from tests.support.device import switch_on
 from tests.support.loopback import NodeRefuses
 from wooly.device import fallback
 from wooly.device.lowering import COMPOSITES, LOWERINGS
-from wooly.device.lowering.errors import LoweringError
-from wooly.device.lowering.values import wire_number
+from wooly.device.lowering.values import LoweringError, wire_number
 from wooly.device.recorder import RECORDER
 from wooly.device.schema import Kind, OpInfo, describe, overload
 

@@ -11,9 +11,23 @@ from hypothesis import strategies as st
 
 from tests.support.wis_programs import mutate_bytes
 from wis.errors import DecodeError, ParseError, VerifyError
-from wis.kernel.encoding import decode_kernel, encode_kernel
 from wis.kernel.interpret import Launch, launch
-from wis.kernel.model import Bar, Block, Br, BufferParam, Cbr, Kernel, Op, RegType, Ret, ScalarParam, Shared, Space
+from wis.kernel.model import (
+    Bar,
+    Block,
+    Br,
+    BufferParam,
+    Cbr,
+    Kernel,
+    Op,
+    RegType,
+    Ret,
+    ScalarParam,
+    Shared,
+    Space,
+    decode_kernel,
+    encode_kernel,
+)
 from wis.kernel.ops import KERNEL_OPS, Sig
 from wis.kernel.text import parse_kernel, print_kernel
 from wis.kernel.verify import MEMORY_TYPES, VerifiedKernel, verify_kernel

@@ -26,9 +26,8 @@ from jit.host.walker import Walker
 from jit.kernels.cfamily import Region, fresh_state, launch_words
 from jit.kernels.launch import CHECKED, Dim3, KernelLaunch, KernelOptions, KernelOutcome
 from wis.kernel import interpret
-from wis.kernel.layout import shared_bytes
 from wis.kernel.limits import KERNEL_LIMITS
-from wis.kernel.model import Access, BufferParam
+from wis.kernel.model import Access, BufferParam, shared_bytes
 from wis.kernel.traps import trap_of
 from wis.kernel.verify import VerifiedKernel
 

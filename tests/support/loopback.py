@@ -18,7 +18,7 @@ from jit.runs import trap_of_run
 from services.server.executor.runner import decode_handles
 from services.server.intake import Bad, read_batch
 from wis.encoding import decode_program
-from wis.kernel.encoding import decode_kernel
+from wis.kernel.model import decode_kernel
 from wis.kernel.verify import VerifiedKernel, verify_kernel
 from wis.launches import addresses
 from wis.limits import LIMITS

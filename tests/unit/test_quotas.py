@@ -10,7 +10,7 @@ import pytest
 
 from bus_schemas.events import TierSet
 from bus_schemas.quotas import QUOTAS, Excess, Quota
-from services.kit.quotas import REFUSED, QuotaReached, reached
+from services.kit.errors import REFUSED, QuotaReached, reached
 from wooly import progress
 from wooly.shared.variables import BY_NAME
 

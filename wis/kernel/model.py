@@ -1,6 +1,8 @@
-"""Data model of kernels.
+"""Data model of kernels: their structure, the layout of a block's shared arrays, and the encoding.
 
-Codes are wire format: never renumber, only append. Registers are mutable; a kernel is not in SSA form.
+Codes are wire format: never renumber, only append. Registers are mutable; a kernel is not in SSA form. Kernels are encoded as canonical
+msgpack; the digest (wis.encoding.digest of the bytes) names a kernel in caches and logs. Version 1 is the first eight fields; its bytes
+stay readable.
 """
 
 from __future__ import annotations
@@ -10,10 +12,15 @@ from typing import Final
 
 import msgspec
 
+from wis.dtypes import DType
+from wis.errors import DecodeError
+from wis.kernel.limits import KERNEL_LIMITS, KernelLimits
+
 __all__ = [
     "KERNEL_VERSION", "WARP", "SHARED_BASE", "LOCAL_BASE", "ADDRESS_SHIFT", "RegType", "Space", "Special", "Access", "Math", "Rounding",
     "Atomic", "Shuffle", "Vote", "Matrix", "Scope", "TrapKind", "BufferParam", "ScalarParam", "Shared", "Op", "Br", "Cbr", "Ret", "Bar",
-    "Sync", "Switch", "Call", "Terminator", "Block", "Function", "Kernel", "successors",
+    "Sync", "Switch", "Call", "Terminator", "Block", "Function", "Kernel", "successors", "shared_offsets", "shared_bytes", "encode_kernel",
+    "decode_kernel",
 ]  # fmt: skip
 
 KERNEL_VERSION: Final = 2
@@ -307,3 +314,64 @@ def successors(end: Terminator) -> tuple[int, ...]:
     if isinstance(end, Switch):
         return tuple(dict.fromkeys((*end.targets, end.default)))
     return () if isinstance(end, Ret) else (end.target,)
+
+
+SHARED_ALIGN: Final = 16
+"""Every shared array starts at a multiple of this many bytes."""
+
+
+def shared_offsets(kernel: Kernel) -> tuple[int, ...]:
+    """Byte offsets of the shared arrays from SHARED_BASE, in order."""
+    offsets, end = [], 0
+    for array in kernel.shared:
+        offsets.append(-(-end // SHARED_ALIGN) * SHARED_ALIGN)
+        end = offsets[-1] + array.n * DType(array.dtype).itemsize
+    return tuple(offsets)
+
+
+def shared_bytes(kernel: Kernel, dynamic: int = 0) -> int:
+    """Bytes of shared memory of a block whose launch adds ``dynamic`` bytes to the last array."""
+    if not kernel.shared:
+        return 0
+    last = kernel.shared[-1]
+    return shared_offsets(kernel)[-1] + last.n * DType(last.dtype).itemsize + dynamic
+
+
+class _Kernel1(msgspec.Struct, frozen=True, array_like=True):
+    """A kernel of version 1."""
+
+    version: int
+    name: str
+    math: int
+    threads_max: int
+    params: tuple[BufferParam | ScalarParam, ...]
+    shared: tuple[Shared, ...]
+    regs: tuple[int, ...]
+    blocks: tuple[Block, ...]
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(Kernel)
+
+
+def encode_kernel(kernel: Kernel) -> bytes:
+    """The one encoding of ``kernel``; for version 1 without the fields that came later."""
+    if kernel.version != 1:
+        return _encoder.encode(kernel)
+    first = (kernel.version, kernel.name, kernel.math, kernel.threads_max, kernel.params, kernel.shared, kernel.regs, kernel.blocks)
+    return _encoder.encode(_Kernel1(*first))
+
+
+def decode_kernel(data: bytes, limits: KernelLimits = KERNEL_LIMITS) -> Kernel:
+    """The kernel that ``data`` encodes; raises DecodeError on anything else. Meaning is not checked here."""
+    if len(data) > limits.bytes_max:
+        raise DecodeError(f"{len(data)} bytes, at most {limits.bytes_max} are accepted")
+    try:
+        kernel = _decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:  # ValidationError is a DecodeError
+        raise DecodeError(f"not a kernel: {error}") from None
+    if not 1 <= kernel.version <= KERNEL_VERSION:
+        raise DecodeError(f"version {kernel.version} is not supported; this side reads versions 1 to {KERNEL_VERSION}")
+    if encode_kernel(kernel) != data:
+        raise DecodeError("not in canonical form; encode it with wis.kernel.model.encode_kernel")
+    return kernel

@@ -123,7 +123,8 @@ class Execution:
         self._at = len(self._bound.code) if self._out_of_fuel else self._at + 1
 
     def _launch(self, instr: BoundInstr, buffers: Buffers) -> None:
-        from wis.reference.launch import describe_trap, kernel_call, run_call  # which imports other modules of this package
+        from wis.kernel.traps import describe_trap
+        from wis.launches import kernel_call, run_call  # which imports other modules of this package
 
         call = kernel_call(instr, self._kernels.verified, self._scalars)
         outcome = run_call(call, buffers, self._kernels.fuel, self._kernels.addresses)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wis.reference import special
+from wis.reference import numeric
 from wis.reference.access import Array
 from wis.reference.elementwise import wide
 from wis.windows import Window
@@ -211,7 +211,7 @@ def _gelu_tanh(x: Array) -> Array:
 
 @wide
 def _gelu_erf(x: Array) -> Array:
-    return np.asarray(0.5 * x * special.erfc(-x * _SQRT_HALF))
+    return np.asarray(0.5 * x * numeric.erfc(-x * _SQRT_HALF))
 
 
 @wide
@@ -223,7 +223,7 @@ def _gelu_tanh_dx(dy: Array, x: Array) -> Array:
 
 @wide
 def _gelu_erf_dx(dy: Array, x: Array) -> Array:
-    slope = 0.5 * special.erfc(-x * _SQRT_HALF) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+    slope = 0.5 * numeric.erfc(-x * _SQRT_HALF) + x * np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
     return np.asarray(dy * slope)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from wis.dtypes import DType
-from wis.reference import fused_multiply, special
+from wis.reference import numeric
 from wis.reference.access import Array
 
 __all__ = ["MAP", "function", "wide"]
@@ -171,11 +171,11 @@ MAP: Final[dict[str, Function]] = {
     "asinh": wide(np.arcsinh),
     "acosh": wide(np.arccosh),
     "atanh": wide(np.arctanh),
-    "erf": wide(special.erf),
-    "erfc": wide(special.erfc),
-    "erfinv": wide(special.erfinv),
-    "lgamma": wide(special.lgamma),
-    "digamma": wide(special.digamma),
+    "erf": wide(numeric.erf),
+    "erfc": wide(numeric.erfc),
+    "erfinv": wide(numeric.erfinv),
+    "lgamma": wide(numeric.lgamma),
+    "digamma": wide(numeric.digamma),
     "sigmoid": wide(_sigmoid),
     "floor": np.floor,
     "ceil": np.ceil,
@@ -216,7 +216,7 @@ MAP: Final[dict[str, Function]] = {
     "le": np.less_equal,
     "gt": np.greater,
     "ge": np.greater_equal,
-    "fma": fused_multiply.fma,
+    "fma": numeric.fma,
 }
 
 

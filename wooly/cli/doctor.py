@@ -27,7 +27,7 @@ from wooly.cli.group import CommandError, echo
 from wooly.cli.login import described
 from wooly.cli.options import json_flag
 from wooly.cli.output import print_json
-from wooly.cli.stack import missing_server_parts
+from wooly.cli.services import missing_server_parts
 from wooly.cli.version import installed
 from wooly.config import FILE_VARIABLE, Config, config_file, load
 from wooly.errors import ConfigError, NoServerError, UnsupportedTorch

@@ -1,4 +1,6 @@
-"""The command group: finds commands by name, imports only the one that runs, and turns errors into one line and exit code 2."""
+"""The command group: finds commands by name, imports only the one that runs, and turns errors into one line and exit code 2.
+``wooly completion`` prints the script that makes a shell complete its commands and flags.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from bus_schemas.texts import printable
 from wooly import __version__
 from wooly.errors import WoolyError
 
-__all__ = ["COMMANDS", "EXIT_ERROR", "CommandError", "app", "echo", "main"]
+__all__ = ["COMMANDS", "EXIT_ERROR", "CommandError", "app", "completion", "echo", "main"]
 
 
 class CommandError(Exception):
@@ -41,7 +43,7 @@ COMMANDS: Final = {
     "controller": ("wooly.cli.services", "controller", "Run the controller (for compose files)."),
     "runner": ("wooly.cli.services", "runner", "Run submitted scripts on this machine."),
     "billing": ("wooly.cli.services", "billing", "Run billing, or verify the bill."),
-    "ping": ("wooly.cli.ping", "ping", "Ask every node on the bus for an answer."),
+    "ping": ("wooly.cli.bus", "ping", "Ask every node on the bus for an answer."),
     "top": ("wooly.cli.top", "top", "Watch tasks: priority, share, waits, memory, credits a second."),
     "nodes": ("wooly.cli.reports", "nodes", "List nodes and their GPUs; drain, resume."),
     "tasks": ("wooly.cli.reports", "tasks", "List tasks; cancel, change priority."),
@@ -60,7 +62,7 @@ COMMANDS: Final = {
     "model-cache": ("wooly.cli.model_cache", "model_cache", "Keep models on a node: list, add, delete."),
     "wis": ("wooly.cli.wis_tools", "wis", "Assemble, disassemble and verify WIS programs."),
     "doctor": ("wooly.cli.doctor", "doctor", "Say what is wrong on this machine, and the fix."),
-    "completion": ("wooly.cli.completion", "completion", "Print the completion script of bash, zsh or fish."),
+    "completion": ("wooly.cli.group", "completion", "Print the completion script of bash, zsh or fish."),
     "version": ("wooly.cli.version", "version", "Show versions."),
 }
 """name: (module, attribute, one line of help)."""
@@ -95,6 +97,23 @@ class _Group(click.Group):
 @click.version_option(__version__, "-V", "--version", prog_name="wooly")
 def app() -> None:
     """Run unmodified PyTorch programs on remote GPUs, and see where they ran and what they cost."""
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    \b
+    bash:  eval "$(wooly completion bash)"   in ~/.bashrc
+    zsh:   eval "$(wooly completion zsh)"    in ~/.zshrc
+    fish:  wooly completion fish > ~/.config/fish/completions/wooly.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # click has the three that the argument allows
+    echo(kind(app, {}, "wooly", "_WOOLY_COMPLETE").source())
 
 
 def _fail(message: str) -> int:

@@ -24,11 +24,16 @@ from blake3 import blake3
 
 from bus_schemas import subjects
 from bus_schemas.batch import LIMITS
-from bus_schemas.dataport import Forget, Forgotten, Keep, Kept, Listed, Models
-from bus_schemas.model_cache import (
+from bus_schemas.dataport import (
     MODELS_VERB,
+    Forget,
+    Forgotten,
+    Keep,
+    Kept,
+    Listed,
     ModelCacheOpened,
     ModelManifest,
+    Models,
     ModelTensor,
     OpenModelCache,
     check_model_name,

@@ -19,7 +19,7 @@ from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json
 from wooly.cli.options import json_flag, nats_flag
 from wooly.cli.output import bytes_text, print_json, print_table
-from wooly.cli.stack import require_server, service_command
+from wooly.cli.services import require_server, service_command
 
 __all__ = ["ask", "bounds", "bounds_flags", "duration", "replay"]
 

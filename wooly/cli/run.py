@@ -68,8 +68,7 @@ def _launch(script: str, arguments: tuple[str, ...], embedded: bool, backend: st
 
 def _start_stack(flags: dict[str, str], backend: str | None) -> None:
     """A private stack until this process ends; its addresses go into the environment."""
-    from wooly.cli.services import bill_lines
-    from wooly.cli.stack import Stack
+    from wooly.cli.services import Stack, bill_lines
 
     echo("wooly: starting a private stack ...", err=True)
     stack = Stack(("--backend", backend) if backend else ())

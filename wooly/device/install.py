@@ -18,9 +18,9 @@ from torch.autograd.variable import Variable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
-from wooly.device import attention, checks, collectives, fallback, half_fft, kernels, sparse, transfer
+from wooly.device import attention, checks, collectives, fallback, kernels, sparse, transfer
 from wooly.device.backend import BACKEND, CPU_KEYS, all_op_names, has_kernel, is_our_device, library
-from wooly.device.lowering import COMPOSITES, LOWERINGS
+from wooly.device.lowering import COMPOSITES, LOWERINGS, fft
 from wooly.device.memory import MemoryCounter
 from wooly.device.recorder import RECORDER, RECORDERS, Recorder
 from wooly.device.schema import Kind, OpInfo, describe, functional_of, overload
@@ -78,7 +78,7 @@ def register(connect: Callable[[int], Link], module: Any, wrap: Callable[[Any], 
         if name.startswith("aten::") and name not in taken:
             _generated(aten, name)
     attention.register(aten)
-    half_fft.register(aten)
+    fft.register(aten)
     collectives.register()
     _others(unwrapped)
     _follow_default_dtype()

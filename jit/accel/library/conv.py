@@ -17,11 +17,9 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 
-from jit.accel.library.build import Build
-from jit.accel.library.matmul import product
+from jit.accel.library.matmul import Build, product
 from jit.errors import Inexpressible
-from jit.library.build import Args, merged, operand, places
-from jit.library.copy import copy
+from jit.library.build import Args, copy, merged, operand, places
 from jit.library.windows import Numbers, source, target, window_args
 from jit.library.writer import Made, Writer
 from jit.plan.access import overlaps

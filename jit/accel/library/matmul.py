@@ -1,28 +1,53 @@
 """matmul: the device's own product where it has one for the type, else a tiled kernel.
 
-Half precision is widened, multiplied in f32 and rounded once.
+Half precision is widened, multiplied in f32 and rounded once. ``Build`` is the context of lowerings with such products.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from math import prod
 
-from jit.accel.device import blas_layout
-from jit.accel.library.build import Build
+import numpy as np
+
+from jit.accel.device import Facts, blas_layout
+from jit.accel.tables import Call, ProductCall
 from jit.errors import Inexpressible
 from jit.kernels.scalar_ops import held
-from jit.library.build import merged, operand, places
-from jit.library.copy import copy
+from jit.library import build
+from jit.library.build import Launch, copy, merged, operand, places
 from jit.library.writer import Made, Val, Writer
-from jit.plan.access import overlaps
+from jit.plan.access import access, overlaps
+from jit.plan.calls import ArgBlock
 from wis.dtypes import ACCUMULATE, DType
 from wis.kernel.model import Access, Special
 from wis.program import BoundInstr, Operand
 from wis.views import is_contiguous
 
-__all__ = ["matmul", "product"]
+__all__ = ["matmul", "product", "Build"]
+
+
+class Build(build.Build[Call]):
+    """``facts``: of the device."""
+
+    def __init__(self, new_temp: Callable[[int], int], make: Callable[[Launch], Call], facts: Facts) -> None:
+        super().__init__(new_temp, make, gangs=False)
+        self.facts = facts
+
+    def product(self, out: Operand, a: Operand, b: Operand) -> None:
+        """Add a matrix product [.., m, k] x [.., k, n] for the device's own library."""
+        x = (out, a, b)
+        pointers = np.array([(at, v.buffer, 0) for at, v in enumerate(x)], np.int64)
+        block = ArgBlock(np.zeros(0, np.int64), pointers, (), ())
+        self.calls.append(
+            ProductCall(
+                block, (access(a), access(b)), (access(out),), out.dtype, tuple(v.shape for v in x), tuple(v.strides for v in x),
+                tuple(v.offset for v in x),
+            )
+        )  # fmt: skip
+
 
 TILE = 64  # rows and columns of the result that a block makes
 DEPTH = 8  # how much of the inner dimension it holds at a time

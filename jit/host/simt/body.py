@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from jit.errors import KernelRefused
-from jit.host.simt import atomics, matrix
+from jit.host.simt import atomics, warp
 from jit.host.simt.control import Control
 from jit.host.simt.guard import Plan, plan_block
 from jit.host.simt.memory import Memory, access_of
@@ -16,8 +16,7 @@ from jit.host.simt.registers import Registers, literal_bits, vector_constant
 from jit.host.simt.shape import Gang, Vector, Wide
 from jit.host.simt.warp import WARP_OPS, Warp
 from jit.kernels.launch import KernelOptions
-from wis.kernel.layout import shared_offsets
-from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Op, RegType, ScalarParam, Space, Special, TrapKind
+from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Op, RegType, ScalarParam, Space, Special, TrapKind, shared_offsets
 from wis.kernel.ops import BY_CODE, Sig
 from wis.kernel.verify import TRAPPING, VerifiedKernel
 
@@ -119,7 +118,7 @@ class Body:
         elif sig in (Sig.ATOM, Sig.RED):
             self.helpers[atomics.atomic(self.code, self.regs, self.memory, op, access_of(op), site)] = atomics.helper_text
         elif sig in (Sig.MMA, Sig.MMA_F64):
-            self.helpers[matrix.product(self.code, self.regs, op, self.warp.there)] = matrix.helper_text
+            self.helpers[warp.matrix_product(self.code, self.regs, op, self.warp.there)] = warp.matrix_helper
         elif sig in WARP_OPS:
             self.warp.emit(op)
         elif sig is Sig.RAISE:

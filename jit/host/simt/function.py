@@ -21,8 +21,7 @@ from jit.host.simt.runtime import DECLARATIONS, ENVIRONMENT_WORDS, JUDGE_WORDS, 
 from jit.host.simt.shape import Gang, Vector, gang_of
 from jit.kernels.launch import Dim3, KernelOptions
 from wis.dtypes import DType
-from wis.kernel.layout import shared_bytes, shared_offsets
-from wis.kernel.model import BufferParam, Kernel, RegType, Space, Special, Sync, TrapKind, successors
+from wis.kernel.model import BufferParam, Kernel, RegType, Space, Special, Sync, TrapKind, shared_bytes, shared_offsets, successors
 from wis.kernel.ops import BY_CODE, Sig
 from wis.kernel.verify import VerifiedKernel
 

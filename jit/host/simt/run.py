@@ -27,9 +27,8 @@ from jit.host.simt.runtime import LIMIT, NAMES, RUNTIME_TEXT, SPENT, STATE_WORDS
 from jit.host.toolchain import Toolchain, c_function
 from jit.host.walker import Walker
 from jit.kernels.launch import Dim3, KernelLaunch, KernelOptions, KernelOutcome
-from wis.kernel.layout import shared_bytes
 from wis.kernel.limits import KERNEL_LIMITS
-from wis.kernel.model import BufferParam, RegType, ScalarParam
+from wis.kernel.model import BufferParam, RegType, ScalarParam, shared_bytes
 from wis.kernel.traps import NO_TRAP, trap_of
 from wis.kernel.verify import VerifiedKernel
 

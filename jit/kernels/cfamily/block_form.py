@@ -12,13 +12,12 @@ from typing import ClassVar, Final
 
 from jit.kernels.cfamily.abi import Form, Source, table_words
 from jit.kernels.cfamily.block_schedule import barrier_arrays, counts, park, schedule
-from jit.kernels.cfamily.block_warp import matrix_loop, warp_loop
 from jit.kernels.cfamily.frame import POLL_BITS, Frame
 from jit.kernels.cfamily.helpers import matrix_helper
 from jit.kernels.cfamily.language import REGISTER, Language
 from jit.kernels.cfamily.regions import Regions
 from jit.kernels.cfamily.runs import Ask, Homes, Once, Place, Run, Steps
-from jit.kernels.cfamily.warp import MATRIX_SIGS
+from jit.kernels.cfamily.warp import MATRIX_SIGS, matrix_loop, warp_loop
 from jit.kernels.launch import Dim3, KernelOptions
 from wis.kernel.model import WARP, Bar, Br, Cbr, RegType, Ret, Switch, Sync, Terminator
 from wis.kernel.ops import BY_CODE

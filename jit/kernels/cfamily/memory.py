@@ -13,8 +13,20 @@ from typing import Final
 from jit.kernels.cfamily.helpers import atomic_helper
 from jit.kernels.cfamily.language import ELEMENT, REGISTER, Language
 from wis.dtypes import DType
-from wis.kernel.layout import shared_bytes, shared_offsets
-from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Access, Atomic, BufferParam, Kernel, Op, RegType, Space, TrapKind
+from wis.kernel.model import (
+    LOCAL_BASE,
+    SHARED_BASE,
+    Access,
+    Atomic,
+    BufferParam,
+    Kernel,
+    Op,
+    RegType,
+    Space,
+    TrapKind,
+    shared_bytes,
+    shared_offsets,
+)
 from wis.kernel.ops import BY_CODE, Sig
 
 __all__ = ["Memory", "trap_code"]

@@ -11,15 +11,15 @@ from litestar import Litestar, Request, Response, Router
 
 from billing.errors import BillingRequestError
 from services.billing.parts import Parts
-from services.billing.routes import accounts, credit, statements, system, tiers, utilization
+from services.billing.routes import accounts, reports, statements, system, tiers
 from services.kit.problems import HANDLERS, problem, unknown_parameters
 from services.kit.rest import make_rest_app
 
 __all__ = ["ROUTES", "make_app"]
 
 _TAGGED: Final = {
-    "Credits": credit.ROUTES,
-    "Utilization": utilization.ROUTES,
+    "Credits": reports.CREDITS,
+    "Utilization": reports.UTILIZATION,
     "Accounts": accounts.ROUTES,
     "Grants": accounts.GRANTS,
     "Budgets": accounts.BUDGETS,

@@ -14,8 +14,18 @@ from billing.periods import PERIODS, bounds
 from billing.projection import BillingView, Grant
 from billing.report import amount_text, credits_text
 from bus_schemas.events import BudgetSet, Event, GrantRecorded
-from services.billing.parts import Ask, budget_answer, fresh_view, known_tenants, parts_of, tenant_must_be
-from services.billing.requests import BudgetBody, GrantBody, Json, TenantName
+from services.billing.parts import (
+    Ask,
+    BudgetBody,
+    GrantBody,
+    Json,
+    TenantName,
+    budget_answer,
+    fresh_view,
+    known_tenants,
+    parts_of,
+    tenant_must_be,
+)
 from services.kit.access.web import audit_record, permit, tenant_filter
 from services.kit.errors import Invalid, RequestError
 from services.kit.problems import problems

@@ -17,8 +17,7 @@ from billing.periods import month_name, time_text
 from billing.report import credits_text
 from billing.statement import statement, statement_csv
 from bus_schemas.statement import Statement
-from services.billing.parts import Ask, fresh_view, tenant_must_be
-from services.billing.requests import also_as
+from services.billing.parts import Ask, also_as, fresh_view, tenant_must_be
 from services.kit.problems import problems
 
 __all__ = ["ROUTES", "statement_page"]

@@ -13,8 +13,7 @@ from prometheus_client.registry import Collector
 
 from billing.budgets import STOPPED, WARNING
 from billing.ledger import CORE, VRAM
-from services.billing.parts import Ask, parts_of
-from services.billing.requests import Json
+from services.billing.parts import Ask, Json, parts_of
 from services.kit.access.web import permit
 from services.kit.problems import problems
 

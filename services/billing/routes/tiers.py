@@ -13,8 +13,7 @@ from billing.projection import BillingView
 from billing.report import amount_text
 from billing.tariff import DEFAULT_TIER, TIERS
 from bus_schemas.events import Event, TariffSet, TierSet
-from services.billing.parts import Ask, fresh_view, parts_of, tenant_must_be
-from services.billing.requests import Json, MembershipBody, PriceBody, TierBody, not_past_ns
+from services.billing.parts import Ask, Json, MembershipBody, PriceBody, TierBody, fresh_view, not_past_ns, parts_of, tenant_must_be
 from services.kit.access.web import audit_record, identity_of, permit
 from services.kit.errors import NotThere
 from services.kit.problems import problems

@@ -28,9 +28,8 @@ from services.kit.access.refusals import records
 from services.kit.access.rules import PEOPLE, check_grant, check_over
 from services.kit.access.tokens import KeyText, is_key_id, make_key
 from services.kit.access.view import Done, Key, Tenant, User
-from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.errors import BusRefused, BusUnavailable, reached
 from services.kit.log import get_logger
-from services.kit.quotas import reached
 
 __all__ = [
     "AccessLog", "Change", "TenantActions", "visible_tenants", "PASSWORD_MIN", "UserActions", "UserValues", "visible_users", "KeyActions",
@@ -211,7 +210,7 @@ class UserValues:
 
 class UserActions:
     """Each method raises Denied and kit.access.errors.Forbidden, NotThere (also for another tenant's user), Invalid, OutOfState, Stale,
-    kit.quotas.QuotaReached and kit.errors.BusUnavailable; it returns once the view shows what was done."""
+    kit.errors.QuotaReached and kit.errors.BusUnavailable; it returns once the view shows what was done."""
 
     def __init__(self, log: AccessLog, access: Access) -> None:
         self._log = log
@@ -412,7 +411,7 @@ class KeyValues:
 
 class KeyActions:
     """Each method raises Denied and kit.access.errors.Forbidden, NotThere (also for keys that they may not read), Invalid, OutOfState,
-    kit.quotas.QuotaReached, and
+    kit.errors.QuotaReached, and
     kit.errors.BusUnavailable; it returns once the view shows what was done."""
 
     def __init__(self, log: AccessLog, access: Access) -> None:

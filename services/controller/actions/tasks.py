@@ -22,7 +22,7 @@ from services.controller.lookup import check, find_node, find_task, task_revisio
 from services.controller.placer import Placer
 from services.controller.writer import Writer
 from services.kit.access import Action
-from services.kit.quotas import QuotaReached
+from services.kit.errors import QuotaReached
 
 __all__ = ["TaskActions"]
 

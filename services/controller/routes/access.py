@@ -58,8 +58,8 @@ from services.kit.access.rules import AUDITED, Identity, local_identity
 from services.kit.access.tokens import Token
 from services.kit.access.view import SESSION_END
 from services.kit.access.web import check_form_token, end_cookie, proof_of, session_cookie_header
+from services.kit.errors import QuotaReached
 from services.kit.log import get_logger
-from services.kit.quotas import QuotaReached
 from wooly.shared.audit_chain import chained, signature_line
 
 __all__ = [

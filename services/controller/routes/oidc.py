@@ -18,7 +18,7 @@ from services.kit.access.errors import Unauthenticated
 from services.kit.access.headers import FLOW, read_cookie
 from services.kit.access.tokens import make_login_flow
 from services.kit.access.web import login_flow_cookie, proof_of, session_cookie_header
-from services.kit.quotas import QuotaReached
+from services.kit.errors import QuotaReached
 
 __all__ = ["OIDC"]
 

@@ -20,8 +20,7 @@ from services.controller.presenters.config import config_answer
 from services.controller.presenters.nodes import telemetry_answer
 from services.controller.presenters.quotas import most_used, quota_uses
 from services.controller.routes import Revision, problems, revision_of
-from services.kit.errors import KitError
-from services.kit.quotas import REFUSED
+from services.kit.errors import REFUSED, KitError
 
 __all__ = ["CONFIG", "SERVICE"]
 

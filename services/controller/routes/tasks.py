@@ -19,13 +19,13 @@ from services.controller.lookup import find_node, task_revision
 from services.controller.parts import Ask, parts_of
 from services.controller.presenters import Json
 from services.controller.presenters.journal import timeline_answer, waits_answer
-from services.controller.presenters.tasks import placement_answer, run_answer, task_answer
+from services.controller.presenters.tasks import placement_answer, refusal_sentence, refusals_answer, run_answer, task_answer
 from services.controller.presenters.waiting import waiting_answer
-from services.controller.problems import field_problem, no_fit
 from services.controller.routes import Limit, Name, Offset, Revision, Search, TaskId, problems, revision_of, words
 from services.controller.runs import WAIT_S_MAX
 from services.controller.task_history import life_of
 from services.controller.task_index import TaskQuery, find_tasks
+from services.kit.problems import invalid, problem
 
 __all__ = ["PLACEMENTS", "RUNS", "TASKS"]
 
@@ -102,7 +102,9 @@ async def waiting(request: Ask, task: TaskId) -> Json:
 def _submitted(request: Ask, placed: TaskView, new: bool) -> Response[Json]:
     """The answer to a submission: 201 placed, 200 submitted before, 202 waiting, 409 nothing fits."""
     if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
-        return no_fit(parts_of(request).projection.view, placed.decision, caller_of(request).sees)
+        view, decision, shown = parts_of(request).projection.view, placed.decision, caller_of(request).sees
+        members = {"task": decision.task, "refusals": refusals_answer(decision.refusals, shown)}
+        return problem(409, "no-placement", "No device fits", refusal_sentence(view, decision, shown), members=members)
     status = 202 if placed.waiting else 201 if new else 200
     return Response(answer_of(request, placed), status_code=status)
 
@@ -113,7 +115,7 @@ async def post_task(request: Ask, data: TaskBody) -> Response[Json]:
     parts, caller = parts_of(request), caller_of(request)
     contradiction = data.contradiction()
     if contradiction is not None:
-        return field_problem(*contradiction)
+        return invalid("body", [contradiction])
     await parts.fresh_view()  # the defaults of what was submitted before are what it got then
     submitted = data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults)
     placed, new = await parts.tasks.submit(caller, submitted)
@@ -260,7 +262,7 @@ async def post_run(request: Ask, data: RunBody) -> Response[Json]:
     parts, caller = parts_of(request), caller_of(request)
     wrong = data.contradiction() or data.fault()
     if wrong is not None:
-        return field_problem(*wrong)
+        return invalid("body", [wrong])
     await parts.fresh_view()  # the defaults of what was submitted before are what it got then
     task = data.submitted(time.time_ns(), caller.identity.tenant, parts.tasks.defaults)
     placed, new = await parts.runs.submit(caller, task, data.script_of(task), data.runner, data.webhook)

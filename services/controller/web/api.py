@@ -14,12 +14,12 @@ from litestar import HttpMethod, Request, Response, get, route
 
 from services.controller.errors import NotThere
 from services.controller.parts import Ask, parts_of
-from services.controller.problems import problem
 from services.controller.web.billing import Unreachable
 from services.controller.web.context import context_of
 from services.controller.web.forms import redirect
 from services.controller.web.templating import page
 from services.kit.access.web import proof_of, relay_authorization
+from services.kit.problems import problem
 
 __all__ = ["ROUTES"]
 

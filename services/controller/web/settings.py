@@ -25,7 +25,7 @@ from services.controller.web.forms import Values, form_values, redirect, revisio
 from services.controller.web.scope import Scope
 from services.controller.web.templating import page, scope_of
 from services.kit.access import Action
-from services.kit.quotas import QuotaReached
+from services.kit.errors import QuotaReached
 
 __all__ = ["CLUSTER", "FORM_ERRORS", "TIERS", "form_error", "micro_of", "settings_page"]
 

@@ -33,8 +33,7 @@ from services.controller.web.listing import Listing
 from services.controller.web.live import Patch, Topic, TopicEnded
 from services.controller.web.scope import Scope
 from services.controller.web.templating import ENVIRONMENT, PAGE_HEADERS, page, scope_of
-from services.kit.errors import BusRefused, BusUnavailable
-from services.kit.quotas import QuotaReached
+from services.kit.errors import BusRefused, BusUnavailable, QuotaReached
 
 __all__ = ["ROUTES", "STALE", "DEFAULT_SORT", "FILTERS", "Page", "ask", "show", "task_topic", "tasks_topic", "Story", "story_of"]
 

@@ -51,9 +51,8 @@ from services.kit.access.tokens import (
 )
 from services.kit.access.view import AccessView
 from services.kit.bus import Bus
-from services.kit.errors import Conflict, LogUnreadable, SettingError, StartError
+from services.kit.errors import Conflict, LogUnreadable, QuotaReached, SettingError, StartError
 from services.kit.projection import Projection
-from services.kit.quotas import QuotaReached
 from wooly.shared.tls import is_loopback
 
 __all__ = ["BUCKET", "Access", "AccessProjection", "Network", "authentication_on", "hosts_of", "open_access", "shared_secrets"]

@@ -34,8 +34,8 @@ from services.kit.access.refusals import FAILED, Refusal, Refusals
 from services.kit.access.rules import Identity
 from services.kit.access.tokens import KeyText
 from services.kit.access.view import AccessView
+from services.kit.errors import QuotaReached, reached
 from services.kit.log import get_logger
-from services.kit.quotas import QuotaReached, reached
 from wooly.shared.lru import LruDict
 
 __all__ = ["NO_PASSWORD", "NO_SECRET", "PASSWORD_MAX", "Checker", "FailureLimits", "Hasher", "address_group"]

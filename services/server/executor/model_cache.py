@@ -28,8 +28,24 @@ import msgspec
 from blake3 import blake3
 
 from bus_schemas.batch import LIMITS
-from bus_schemas.dataport import Answer, Denied, Forget, Forgotten, Had, Have, Keep, Kept, Listed, Models, Request, Stored
-from bus_schemas.model_cache import ModelManifest, ModelStatus, check_model_name, decode_manifest
+from bus_schemas.dataport import (
+    Answer,
+    Denied,
+    Forget,
+    Forgotten,
+    Had,
+    Have,
+    Keep,
+    Kept,
+    Listed,
+    ModelManifest,
+    Models,
+    ModelStatus,
+    Request,
+    Stored,
+    check_model_name,
+    decode_manifest,
+)
 from bus_schemas.quotas import Excess
 from bus_schemas.telemetry import QuotaUse
 from scheduler.quotas import Asked

@@ -28,7 +28,7 @@ from jit.errors import KernelRefused
 from services.server.executor.errors import Needs, Refused
 from wis.encoding import decode_program
 from wis.errors import DecodeError, VerifyError
-from wis.kernel.encoding import decode_kernel
+from wis.kernel.model import decode_kernel
 from wis.kernel.verify import VerifiedKernel, verify_kernel
 from wis.program import BufferKind, Program
 from wis.verify import Verified, verify

@@ -10,9 +10,8 @@ import numpy as np
 from tests.adversarial.attack import ATTACKS, Attack, Completes, Refused, Shot, attack, cuda, launch, ptx, shot, wisk
 from tests.adversarial.attacks.bounds import holds, words, zeros
 from wis.errors import VerifyError, WisError
-from wis.kernel.encoding import decode_kernel, encode_kernel
 from wis.kernel.limits import KERNEL_LIMITS
-from wis.kernel.model import Kernel
+from wis.kernel.model import Kernel, decode_kernel, encode_kernel
 from wis.kernel.text import parse_kernel
 from wis.kernel.verify import verify_kernel
 from wooly.errors import CompileError

@@ -11,8 +11,7 @@ import msgspec
 from tests.adversarial.attack import ATTACKS, Attack, Refused, Shot, launch, wisk
 from tests.adversarial.attacks.bounds import words
 from wis.errors import DecodeError, VerifyError
-from wis.kernel.encoding import decode_kernel, encode_kernel
-from wis.kernel.model import Block, Kernel, Op, Ret
+from wis.kernel.model import Block, Kernel, Op, Ret, decode_kernel, encode_kernel
 from wis.kernel.module import decode_module
 from wis.kernel.text import parse_kernel
 from wis.kernel.verify import verify_kernel

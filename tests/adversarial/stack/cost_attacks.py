@@ -17,9 +17,25 @@ from blake3 import blake3
 
 from bus_schemas import faults, subjects
 from bus_schemas.batch import Batch, Read, Upload, encode_batch
-from bus_schemas.dataport import Denied, Forget, Hello, Keep, Kept, Listed, Models, Put, Welcome, decode_answer
+from bus_schemas.dataport import (
+    MODELS_VERB,
+    Denied,
+    Forget,
+    Hello,
+    Keep,
+    Kept,
+    Listed,
+    ModelCacheOpened,
+    ModelManifest,
+    Models,
+    ModelTensor,
+    OpenModelCache,
+    Put,
+    Welcome,
+    decode_answer,
+    encode_manifest,
+)
 from bus_schemas.frames import HEAD, frame
-from bus_schemas.model_cache import MODELS_VERB, ModelCacheOpened, ModelManifest, ModelTensor, OpenModelCache, encode_manifest
 from bus_schemas.quotas import QUOTAS
 from bus_schemas.session import OpenSession, Ping
 from tests.adversarial.stack.bus_attacks import batch, dones, port_of

@@ -20,7 +20,7 @@ from tests.support.world import DEADLINE_S
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import digest
-from wis.kernel.encoding import encode_kernel
+from wis.kernel.model import encode_kernel
 from wis.kernel.text import parse_kernel
 from wis.program import Operand
 from wooly.errors import WoolyError

@@ -35,8 +35,7 @@ from services.controller.writer import Writer
 from services.kit import follow
 from services.kit.access.rules import local_identity
 from services.kit.bus import Bus
-from services.kit.errors import BusRefused, KitError
-from services.kit.quotas import QuotaReached
+from services.kit.errors import BusRefused, KitError, QuotaReached
 from services.kit.seal import NAME_HEADER
 from services.server import accounting, device, facts, node
 from services.server.facts import FactLog, last_epoch

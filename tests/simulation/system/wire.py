@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from bus_schemas.reading import AboutStream, Follow, Following, StreamAbout, Unfollow
+from bus_schemas.access import AboutStream, Follow, Following, StreamAbout, Unfollow
 from bus_schemas.subjects import EVENTS_STREAM, JOURNAL_STREAM, TELEMETRY_STREAM
 from services.kit.errors import BusRefused, BusUnavailable
 from tests.simulation.system.kernel import MS, Machine, Process, S, World, call

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import jit.accel.engine
 import jit.accel.foreign as foreign
-import jit.accel.run
 from jit.accel.device import Request, form_of
 from jit.accel.engine import AccelEngine
 from jit.backends import FUEL
@@ -171,7 +171,7 @@ def test_an_uncertified_grid_runs_whole() -> None:
 
 def test_blocks_that_need_much_memory_run_some_at_a_time(monkeypatch: pytest.MonkeyPatch, defining: Engine) -> None:
     monkeypatch.setattr(foreign, "SCRATCH_BYTES_MAX", 3_000)
-    monkeypatch.setattr(jit.accel.run, "SCRATCH_BYTES_MAX", 3_000)
+    monkeypatch.setattr(jit.accel.engine, "SCRATCH_BYTES_MAX", 3_000)
     device = InterpretedDevice(scratch_bytes=1_000)
     engine = AccelEngine(device, "interpreted", EngineConfig(None, 1, 1 << 20, FUEL["reference"]))
     b, kernels, inputs = between_tensor_steps(blocks=32, elements=1024)

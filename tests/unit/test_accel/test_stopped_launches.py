@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+import jit.accel.engine as accel_run
 import jit.accel.foreign as foreign
-import jit.accel.run as accel_run
 from jit.accel.engine import AccelEngine
 from jit.backends import FUEL, create_engine
 from jit.engine import Engine, EngineConfig

@@ -15,7 +15,7 @@ from services.kit.access.access import Access
 from services.kit.access.checker import Hasher
 from services.kit.access.errors import Unauthenticated, Unsure
 from services.kit.access.tokens import KeyText, make_key
-from services.kit.quotas import QuotaReached
+from services.kit.errors import QuotaReached
 
 SECRET = b"s" * 32
 PASSWORD = "correct horse battery"

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from bus_schemas.access import WhoIs
+from bus_schemas.access import Asked, WhoIs
 from bus_schemas.allowance import AskAllowances
+from bus_schemas.dataport import OpenModelCache
 from bus_schemas.events import (
     DeviceAccounted,
     NodeLost,
@@ -23,8 +24,6 @@ from bus_schemas.events import (
     encode_events,
 )
 from bus_schemas.limits import RECORDED_CHARS_MAX, TITLE_CHARS_MAX
-from bus_schemas.model_cache import OpenModelCache
-from bus_schemas.reading import Asked
 from bus_schemas.runs import RunnerSync, RunReport
 from bus_schemas.session import CloseSession, EndTask, OpenSession, Ping, SetPriority
 from bus_schemas.telemetry import Telemetry

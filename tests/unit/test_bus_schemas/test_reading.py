@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from bus_schemas.reading import Follow, Unfollow, follow_fault, subject_fault
+from bus_schemas.access import Follow, Unfollow, follow_fault, subject_fault
 
 GOOD = Follow("S", "follow_me_a1", "_INBOX_me.b2", 1, "wooly.evt.*.x.>")
 

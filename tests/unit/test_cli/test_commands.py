@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.command import Wooly
 from wooly import __version__
-from wooly.cli import stack
+from wooly.cli import services
 from wooly.cli.group import COMMANDS, CommandError
 from wooly.cli.output import bytes_text
 from wooly.progress import credits_text
@@ -209,14 +209,14 @@ def test_the_doctor_stops_at_an_unreadable_configuration(wooly: Wooly) -> None:
 
 
 def test_a_missing_platform_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert stack.missing_server_parts() == []
+    assert services.missing_server_parts() == []
     requires = ["msgspec>=0.20", "no-such-part>=1", "other ; extra == 'cuda'"]
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: requires)
-    assert stack.missing_server_parts() == ["no-such-part"]
+    assert services.missing_server_parts() == ["no-such-part"]
     with pytest.raises(
         CommandError, match=r"needs the platform \(not installed: no-such-part\); run `pip install ./wooly_server` in a checkout"
     ):
-        stack.require_server()
+        services.require_server()
 
 
 @pytest.mark.parametrize(

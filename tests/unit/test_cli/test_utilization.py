@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from bus_schemas.utilization import STATES
 from tests.support.command import Wooly, command_in
-from wooly.cli.gpu_samples import Gpu, Sample, decode_samples, encode_sample, gpus_of, read_dcgm, read_nvml, saving_of
+from wooly.cli.utilization import Gpu, Sample, decode_samples, encode_sample, gpus_of, read_dcgm, read_nvml, saving_of
 
 S, GIB = 10**9, 1 << 30
 _GPUS = (("0", "GPU-c2f76b33-7953-256e-8f33-1343419b1a1c"), ("1", "GPU-6d5c0ac5-74d7-3130-46f1-e93ed57f469a"),

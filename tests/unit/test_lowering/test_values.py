@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from wis.dtypes import DType
 from wooly.device.lowering.dtypes import FROM_TORCH, TO_TORCH, promote, result_type
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.trace import broadcast_shapes
-from wooly.device.lowering.values import Meta, ScalarArg, contiguous_strides
+from wooly.device.lowering.values import Meta, ScalarArg, Unsupported, contiguous_strides
 
 
 def meta_of(t: torch.Tensor) -> Meta:

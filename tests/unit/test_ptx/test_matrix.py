@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.support.ptx_snippets import evaluate, kernel_of, run, same
-from wis.reference.fused_multiply import fma
+from wis.reference.numeric import fma
 
 Array = npt.NDArray[Any]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 
-from bus_schemas.dataport import Get, Keep, Kept, Listed, Models
-from bus_schemas.model_cache import ModelManifest, ModelTensor, encode_manifest
+from bus_schemas.dataport import Get, Keep, Kept, Listed, ModelManifest, Models, ModelTensor, encode_manifest
 from services.server.executor.content import Content
 from services.server.executor.data_port import DataPort as NodePort
 from services.server.executor.data_port import listen

@@ -11,8 +11,22 @@ import structlog
 from blake3 import blake3
 
 from bus_schemas.batch import LIMITS
-from bus_schemas.dataport import Denied, Forget, Forgotten, Get, Had, Have, Keep, Kept, Listed, Models
-from bus_schemas.model_cache import ModelManifest, ModelTensor, OpenModelCache, encode_manifest
+from bus_schemas.dataport import (
+    Denied,
+    Forget,
+    Forgotten,
+    Get,
+    Had,
+    Have,
+    Keep,
+    Kept,
+    Listed,
+    ModelManifest,
+    Models,
+    ModelTensor,
+    OpenModelCache,
+    encode_manifest,
+)
 from bus_schemas.quotas import Excess
 from services.kit.at_rest import FileKeyWrap, read_key_wrap
 from services.server.executor import model_cache as module

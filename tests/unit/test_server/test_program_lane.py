@@ -12,7 +12,7 @@ from tests.support.node import Program, increment
 from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import digest
-from wis.kernel.encoding import encode_kernel
+from wis.kernel.model import encode_kernel
 from wis.kernel.text import parse_kernel
 from wis.program import Operand
 

@@ -16,10 +16,9 @@ import pytest
 from tests.support.wis_run import apply
 from wis.dtypes import DType
 from wis.errors import DecodeError, ParseError, VerifyError
-from wis.kernel.encoding import decode_kernel, encode_kernel
 from wis.kernel.interpret import Launch, launch
 from wis.kernel.limits import KernelLimits
-from wis.kernel.model import Access, Block, BufferParam, Kernel, Op, RegType, Ret, ScalarParam, Space, Special
+from wis.kernel.model import Access, Block, BufferParam, Kernel, Op, RegType, Ret, ScalarParam, Space, Special, decode_kernel, encode_kernel
 from wis.kernel.ops import BY_NAME, KERNEL_OPS, Sig
 from wis.kernel.text import parse_kernel, print_kernel
 from wis.kernel.verify import VerifiedKernel, verify_kernel

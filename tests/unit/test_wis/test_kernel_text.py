@@ -6,8 +6,24 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wis.kernel.encoding import decode_kernel, encode_kernel
-from wis.kernel.model import Bar, Block, Br, BufferParam, Call, Cbr, Function, Kernel, Op, Ret, ScalarParam, Shared, Switch, Sync
+from wis.kernel.model import (
+    Bar,
+    Block,
+    Br,
+    BufferParam,
+    Call,
+    Cbr,
+    Function,
+    Kernel,
+    Op,
+    Ret,
+    ScalarParam,
+    Shared,
+    Switch,
+    Sync,
+    decode_kernel,
+    encode_kernel,
+)
 from wis.kernel.module import Argument, Entry, Field, Module, Variable, decode_module, encode_module
 from wis.kernel.ops import KERNEL_OPS, KernelOp
 from wis.kernel.text import parse_kernel, parse_module, print_kernel, print_module

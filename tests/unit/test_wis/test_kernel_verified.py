@@ -13,12 +13,25 @@ import pytest
 from tests.support.wis_kernels import seeded_case
 from wis.errors import DecodeError, VerifyError
 from wis.kernel.certificate import statically_safe
-from wis.kernel.encoding import decode_kernel, encode_kernel
 from wis.kernel.inline import Size, inline, recursion, sizes
 from wis.kernel.interpret import Launch, launch
-from wis.kernel.layout import shared_bytes, shared_offsets
 from wis.kernel.limits import KERNEL_LIMITS
-from wis.kernel.model import Block, Br, Call, Function, Kernel, Op, RegType, Ret, Sync, TrapKind
+from wis.kernel.model import (
+    Block,
+    Br,
+    Call,
+    Function,
+    Kernel,
+    Op,
+    RegType,
+    Ret,
+    Sync,
+    TrapKind,
+    decode_kernel,
+    encode_kernel,
+    shared_bytes,
+    shared_offsets,
+)
 from wis.kernel.ops import BY_NAME
 from wis.kernel.text import parse_kernel, print_kernel
 from wis.kernel.verify import Barriers, Site, VerifiedKernel, verify_kernel

@@ -19,7 +19,7 @@ from wis.kernel.matrix import ELEMENTS, INTEGERS, SIGNED
 from wis.kernel.model import Matrix, RegType
 from wis.kernel.text import parse_kernel, print_kernel
 from wis.kernel.verify import verify_kernel
-from wis.reference.fused_multiply import fma
+from wis.reference.numeric import fma
 
 Array = npt.NDArray[Any]
 _I32, _F32, _F64 = RegType.I32, RegType.F32, RegType.F64

@@ -13,13 +13,12 @@ from wis.dtypes import DType
 from wis.frontends.ptx import calls, control, floats, integers, matrix, memory, warp  # noqa: F401  # they register themselves
 from wis.frontends.ptx.assemble import Variables, assemble
 from wis.frontends.ptx.code import Code, Node
-from wis.frontends.ptx.errors import PtxError
 from wis.frontends.ptx.graph import merge, reachable, reducible
 from wis.frontends.ptx.lowering import lower
 from wis.frontends.ptx.parser import parse
 from wis.frontends.ptx.provenance import resolve
 from wis.frontends.ptx.scene import Scene
-from wis.frontends.ptx.syntax import Routine, Source
+from wis.frontends.ptx.syntax import PtxError, Routine, Source
 from wis.frontends.ptx.tidy import define_everything, tidy
 from wis.kernel.model import Math, RegType, Space
 from wis.kernel.module import MODULE_VERSION, Entry, Module

@@ -9,11 +9,10 @@ from typing import Final
 from wis.dtypes import DType
 from wis.frontends.ptx.classes import BITS, INTEGER
 from wis.frontends.ptx.code import Code, End, Node
-from wis.frontends.ptx.errors import PtxError
 from wis.frontends.ptx.graph import compact_order
 from wis.frontends.ptx.provenance import AddressRoot, Provenance
 from wis.frontends.ptx.scene import Scene
-from wis.frontends.ptx.syntax import Param
+from wis.frontends.ptx.syntax import Param, PtxError
 from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import (
     KERNEL_VERSION,

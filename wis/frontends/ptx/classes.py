@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from wis.frontends.ptx.errors import PtxError
-from wis.frontends.ptx.syntax import Address, Instruction, Not, Operand, Pair, Register, Routine, Vector
+from wis.frontends.ptx.syntax import Address, Instruction, Not, Operand, Pair, PtxError, Register, Routine, Vector
 from wis.kernel.model import RegType
 
 __all__ = ["choose", "registers_of", "FIXED", "BITS", "INTEGER"]

@@ -15,7 +15,7 @@ from copy import copy
 from typing import Final
 
 from wis.frontends.ptx.code import Code, End, Node, Part
-from wis.frontends.ptx.errors import PtxError
+from wis.frontends.ptx.syntax import PtxError
 from wis.kernel.model import RegType
 
 __all__ = ["compact_order", "merge", "reachable", "reducible", "split"]

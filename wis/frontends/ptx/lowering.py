@@ -12,9 +12,8 @@ from typing import Final, NamedTuple
 from wis.dtypes import DType
 from wis.frontends.ptx.classes import BITS, INTEGER, choose
 from wis.frontends.ptx.code import Code, End, Node, Part
-from wis.frontends.ptx.errors import PtxError
 from wis.frontends.ptx.scene import Scene
-from wis.frontends.ptx.syntax import Instruction, Name, Not, Number, Operand, Pair, Register, Routine
+from wis.frontends.ptx.syntax import Instruction, Name, Not, Number, Operand, Pair, PtxError, Register, Routine
 from wis.kernel.model import RegType, Space, Special
 
 __all__ = [

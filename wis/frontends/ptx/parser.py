@@ -6,7 +6,6 @@ import re
 import struct
 from typing import Final
 
-from wis.frontends.ptx.errors import PtxError
 from wis.frontends.ptx.syntax import (
     Address,
     Instruction,
@@ -16,6 +15,7 @@ from wis.frontends.ptx.syntax import (
     Operand,
     Pair,
     Param,
+    PtxError,
     Register,
     Routine,
     Source,

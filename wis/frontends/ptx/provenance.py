@@ -15,9 +15,9 @@ from typing import Final
 
 from wis.frontends.ptx.classes import BITS
 from wis.frontends.ptx.code import GENERIC, Code, Node
-from wis.frontends.ptx.errors import PtxError
 from wis.frontends.ptx.graph import split
 from wis.frontends.ptx.scene import Scene, Symbol
+from wis.frontends.ptx.syntax import PtxError
 from wis.kernel.model import LOCAL_BASE, SHARED_BASE, RegType, Space
 
 __all__ = ["AddressRoot", "Provenance", "resolve"]

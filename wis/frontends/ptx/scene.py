@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from wis.frontends.ptx.classes import BITS, FIXED, INTEGER
-from wis.frontends.ptx.errors import PtxError
-from wis.frontends.ptx.syntax import Address, Name, Param, Routine, Source
+from wis.frontends.ptx.syntax import Address, Name, Param, PtxError, Routine, Source
 from wis.kernel.model import RegType
 
 __all__ = ["Symbol", "Slot", "Signature", "Scene"]

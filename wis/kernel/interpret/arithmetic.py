@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from wis.kernel.model import Rounding
 from wis.kernel.ops import Sig
-from wis.reference.fused_multiply import fma
+from wis.reference.numeric import fma
 
 __all__ = ["BIT_FUNCTIONS", "CONVERSIONS", "ROUNDED_FUNCTIONS", "WITH_ATTRIBUTE"]
 

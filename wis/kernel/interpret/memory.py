@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from wis.dtypes import DType
 from wis.kernel.interpret.scalar import Array
-from wis.kernel.layout import shared_bytes, shared_offsets
-from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Atomic, BufferParam, Kernel, Space, TrapKind
+from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Atomic, BufferParam, Kernel, Space, TrapKind, shared_bytes, shared_offsets
 from wis.kernel.model import Access as Rights
 
 __all__ = ["FOLDS", "AccessSite", "BatchMemory", "Region", "Typed", "atomic"]

@@ -21,9 +21,23 @@ from wis.kernel.interpret.memory import AccessSite, BatchMemory
 from wis.kernel.interpret.prepare import PreparedBlock, PreparedKernel, Step, prepare
 from wis.kernel.interpret.scalar import NUMPY, WIS, Array, from_bits, value
 from wis.kernel.interpret.warp import Barriers
-from wis.kernel.layout import shared_bytes
 from wis.kernel.limits import KERNEL_LIMITS
-from wis.kernel.model import WARP, Bar, Br, BufferParam, Cbr, Kernel, RegType, Ret, Special, Switch, Sync, Terminator, TrapKind
+from wis.kernel.model import (
+    WARP,
+    Bar,
+    Br,
+    BufferParam,
+    Cbr,
+    Kernel,
+    RegType,
+    Ret,
+    Special,
+    Switch,
+    Sync,
+    Terminator,
+    TrapKind,
+    shared_bytes,
+)
 from wis.kernel.ops import Sig
 from wis.kernel.traps import NO_TRAP, Trap, trap_key, trap_of
 from wis.kernel.verify import VerifiedKernel

@@ -19,7 +19,7 @@ from wis.kernel.interpret.scalar import Array
 from wis.kernel.matrix import INTEGERS, SIGNED, a_lanes, b_lanes
 from wis.kernel.model import WARP, Atomic, Matrix, Shuffle, Vote
 from wis.kernel.ops import Sig
-from wis.reference.fused_multiply import fma
+from wis.reference.numeric import fma
 
 __all__ = ["FUNCTIONS", "Barriers", "Lanes"]
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from wis.kernel.model import Function, RegType
 from wis.kernel.ops import BY_NAME
-from wis.kernel.strict import circular, double, exponential, logarithm, power, special
+from wis.kernel.strict import circular, double, exponential, logarithm, special
 from wis.kernel.strict.trace import Value, trace
 
 __all__ = ["STRICT_FORMS", "strict_form"]
@@ -22,13 +22,13 @@ _F32: Final[tuple[Callable[..., Value], ...]] = (
     *(exponential.sinh, exponential.cosh, exponential.tanh),
     *(logarithm.log, logarithm.log2, logarithm.log10, logarithm.log1p),
     *(circular.sin, circular.cos, circular.tan),
-    *(power.pow, power.rsqrt, power.hypot),
+    *(exponential.pow, exponential.rsqrt, exponential.hypot),
     *(circular.asin, circular.acos, circular.atan, circular.atan2, circular.asinh, circular.acosh, circular.atanh),
     *(special.erf, special.erfc, special.erfinv, special.lgamma, special.digamma),
 )
 _F64: Final[tuple[Callable[..., Value], ...]] = (
     *(double.exp, double.exp2, double.sigmoid, double.tanh, double.log, double.log2),
-    power.rsqrt,
+    exponential.rsqrt,
 )
 STRICT_FORMS: Final[dict[tuple[str, RegType], Callable[..., Value]]] = {
     **{(f.__name__, RegType.F32): f for f in _F32},

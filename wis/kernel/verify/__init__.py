@@ -31,13 +31,12 @@ from typing import Final, NamedTuple
 from wis.dtypes import DType
 from wis.encoding import digest
 from wis.kernel.certificate import Certificate, certify
-from wis.kernel.encoding import encode_kernel
 from wis.kernel.expand import expand, expanded_ops
 from wis.kernel.flow import Flow, analyse, definitely_assigned, is_ordered
 from wis.kernel.inline import inline
 from wis.kernel.limits import KERNEL_LIMITS, KernelLimits
 from wis.kernel.matrix import COST
-from wis.kernel.model import Bar, Call, Cbr, Kernel, Ret, Space, Switch, Sync, Terminator
+from wis.kernel.model import Bar, Call, Cbr, Kernel, Ret, Space, Switch, Sync, Terminator, encode_kernel
 from wis.kernel.ops import Sig, codes_of
 from wis.kernel.uniformity import Uniformity, apart, block_uniformity, uniformity
 from wis.kernel.verify.memory import MEMORY_TYPES

@@ -7,9 +7,22 @@ from typing import Final
 
 from wis.dtypes import DType
 from wis.kernel.inline import recursion, sizes
-from wis.kernel.layout import shared_bytes
 from wis.kernel.limits import KernelLimits
-from wis.kernel.model import KERNEL_VERSION, Access, Call, Cbr, Kernel, Math, RegType, ScalarParam, Switch, Sync, Terminator, successors
+from wis.kernel.model import (
+    KERNEL_VERSION,
+    Access,
+    Call,
+    Cbr,
+    Kernel,
+    Math,
+    RegType,
+    ScalarParam,
+    Switch,
+    Sync,
+    Terminator,
+    shared_bytes,
+    successors,
+)
 from wis.kernel.ops import BY_CODE
 from wis.kernel.verify.memory import MEMORY_TYPES
 from wis.kernel.verify.report import Body, Report, bodies

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 import torch
 from torch import Tensor
 
-from wooly.device.face import history, memory
+from wooly.device.face import memory
 from wooly.device.face.api import Face, put
 from wooly.device.face.devices import count, current, index_of, make_current, no_devices, number_of, ours
 from wooly.errors import ForkError
@@ -131,7 +131,7 @@ def _memory(face: Face) -> dict[str, Callable[..., Any]]:
         "_cuda_emptyCache": _nothing,  # freed buffers go back at once: there is no cache
         "_cuda_ipc_collect": _nothing,
         "_cuda_getAllocatorBackend": lambda: "native",
-        **history.bindings(),
+        **memory.bindings(),
         "_cuda_setMemoryFraction": lambda fraction, device: memory.set_fraction(face, fraction, index_of(device)),
         "_cuda_getMemoryFraction": lambda device: memory.fraction(index_of(device)),
     }

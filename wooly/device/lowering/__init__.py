@@ -14,19 +14,18 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     binary,
     composed,
     dynamic,
-    embedding_bag,
     factories,
     factorise,
     fft,
     index,
     interpolate,
-    jagged,
     linear,
     loss,
     norm,
     optim,
     order,
     polynomials,
+    ragged,
     reduce,
     shape,
     special,
@@ -34,11 +33,10 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     windows,
 )
 from wooly.device.lowering.dtypes import FROM_TORCH, TO_TORCH, wis_dtype
-from wooly.device.lowering.errors import LoweringError, Unsupported
 from wooly.device.lowering.registry import COMPOSITES, LOWERINGS, Entry, composite, find, lower, lowers
 from wooly.device.lowering.template import Template
 from wooly.device.lowering.trace import Trace
-from wooly.device.lowering.values import Expected, Meta, ScalarArg
+from wooly.device.lowering.values import Expected, LoweringError, Meta, ScalarArg, Unsupported
 
 __all__ = [
     "Meta", "ScalarArg", "Expected", "Trace", "Template", "Entry", "Unsupported", "LoweringError", "find", "lower", "lowers", "composite",

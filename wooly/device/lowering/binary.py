@@ -9,10 +9,9 @@ from typing import Final
 from wis.dtypes import FLOATS, DType
 from wis.views import broadcast_shapes
 from wooly.device.lowering.dtypes import accumulate, category, complex_of, float_type, result_type
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
-from wooly.device.lowering.values import Meta, Number, ScalarArg, Value
+from wooly.device.lowering.values import Meta, Number, ScalarArg, Unsupported, Value
 
 __all__ = ["add", "mul", "div", "scaled", "scaled_bool", "clamp_to"]
 

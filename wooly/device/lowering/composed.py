@@ -13,8 +13,8 @@ import torch
 from torch import Generator, Tensor
 from torch._prims_common import suggest_memory_format
 
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import composite
+from wooly.device.lowering.values import Unsupported
 
 __all__: list[str] = []
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from wis.dtypes import ACCUMULATE, COMPLEX, FLOATS, DType
-from wooly.device.lowering.errors import Unsupported
+from wooly.device.lowering.values import Unsupported
 
 if TYPE_CHECKING:
     from wooly.device.lowering.values import Value

@@ -13,10 +13,9 @@ from typing import Any
 from wis.dtypes import COMPLEX, FLOATS, DType
 from wis.ops import Dist
 from wooly.device.lowering.dtypes import accumulate, real_of
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
-from wooly.device.lowering.values import Expected, Meta, Number, Value
+from wooly.device.lowering.values import Expected, Meta, Number, Unsupported, Value
 
 __all__: list[str] = []
 

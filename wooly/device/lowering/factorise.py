@@ -18,12 +18,11 @@ from torch import Tensor
 from wis.dtypes import COMPLEX, DType
 from wis.ops import ScatterMode
 from wis.views import broadcast_shapes
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import composite, lowers
 from wooly.device.lowering.shape import triangle_mask
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.unary import abs_, complex_parts, join, sgn
-from wooly.device.lowering.values import Meta
+from wooly.device.lowering.values import Meta, Unsupported
 
 __all__ = ["STEPS_MAX"]
 

@@ -1,24 +1,29 @@
 """Discrete Fourier transforms as products with the matrix of roots of unity.
 
 Quadratic in the length, and exact in its angles (j * k is reduced modulo n as integers); long transforms are left to the CPU.
+
+Transforms of half types are computed in f32 and rounded once (``register``). torch's own check (``promote_type_fft``) names the devices
+whose library transforms float16 and refuses it on every other, before an operation is dispatched. So the public transforms are taken over
+for float16 and complex32, for every length; other types take torch's own composition.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
 
 from wis.dtypes import COMPLEX, DType
 from wooly.device.lowering.dtypes import real_of
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.linear import matmul
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.unary import complex_parts, join
-from wooly.device.lowering.values import Meta
+from wooly.device.lowering.values import Meta, Unsupported
 
-__all__: list[str] = []
+__all__ = ["register"]
 
 _LENGTH_MAX: Final = 1024
 _BY_ROOT: Final = 1
@@ -109,3 +114,41 @@ def fft_c2r(t: Trace, x: Meta, dim: Sequence[int], normalization: int, last_dim_
     second = _product(t, imag, t.map("mul", sine, weight), last)
     lengths = _length(x, dim[:-1]) * n
     return _scaled(t, t.map("sub", first, second), _factor(normalization, lengths))
+
+
+_WIDER: Final = {torch.float16: torch.float32, torch.complex32: torch.complex64}
+_NARROWER: Final = {torch.float32: torch.float16, torch.complex64: torch.complex32}
+
+_TRANSFORMS: Final = [f"fft_{kind}{dims}" for dims in ("", "2", "n") for kind in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")]
+
+_KEYS: Final = ("PrivateUse1", "AutogradPrivateUse1", "FuncTorchBatched")
+
+
+def _half(name: str, overload: str) -> Callable[..., Any]:
+    """The kernel of one transform: torch's composition, of the wider type where the input is of a half type."""
+
+    def transform(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        transforms = getattr(torch.ops.aten, name)
+        wider = _WIDER.get(x.dtype)
+        if wider is None:
+            return getattr(transforms, overload).decompose(x, *args, **kwargs)
+        out = kwargs.pop("out", None)
+        result = transforms.default(x.to(wider), *args, **kwargs)
+        result = result.to(_NARROWER[result.dtype])
+        if out is None:
+            return result
+        if out.dtype != result.dtype:
+            raise RuntimeError(f"{name}: expected an out tensor of {result.dtype}, got {out.dtype}")
+        if out.shape != result.shape:
+            out.resize_(result.shape)
+        return out.copy_(result)
+
+    return transform
+
+
+def register(library: Any) -> None:
+    """Take the public transforms over."""
+    for name in _TRANSFORMS:
+        for key in _KEYS:
+            library.impl(name, _half(name, "default"), key)
+            library.impl(f"{name}.out", _half(name, "out"), key)

@@ -12,11 +12,10 @@ from wis.ops import ScatterMode
 from wis.views import broadcast_shapes
 from wooly.device.lowering.binary import scaled, scaled_bool
 from wooly.device.lowering.dtypes import accumulate
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.reduce import norm_over
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
-from wooly.device.lowering.values import Meta, Value
+from wooly.device.lowering.values import Meta, Unsupported, Value
 
 __all__ = ["add_rows", "positions", "take_rows"]
 

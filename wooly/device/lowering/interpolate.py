@@ -19,10 +19,9 @@ from typing import Any, Final
 from wis.dtypes import FLOATS, DType
 from wis.ops import ScatterMode
 from wooly.device.lowering.dtypes import accumulate
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
-from wooly.device.lowering.values import Meta
+from wooly.device.lowering.values import Meta, Unsupported
 
 __all__ = ["cubic_weights"]
 

@@ -14,11 +14,10 @@ from wis.program import Imm
 from wis.views import broadcast_shapes
 from wooly.device.lowering.binary import scaled
 from wooly.device.lowering.dtypes import accumulate, result_type, wis_dtype
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.reduce import norm_over
 from wooly.device.lowering.registry import composite, lowers
 from wooly.device.lowering.trace import Trace
-from wooly.device.lowering.values import Meta, Value
+from wooly.device.lowering.values import Meta, Unsupported, Value
 
 __all__ = ["matmul"]
 

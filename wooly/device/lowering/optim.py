@@ -15,10 +15,9 @@ import torch
 from wis.dtypes import DType
 from wooly.device.lowering import binary, reduce
 from wooly.device.lowering.dtypes import accumulate
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import LOWERINGS, lowers
 from wooly.device.lowering.trace import Trace
-from wooly.device.lowering.values import Derived, Meta, Number, ScalarArg, Value
+from wooly.device.lowering.values import Derived, Meta, Number, ScalarArg, Unsupported, Value
 
 __all__: list[str] = []
 

@@ -10,12 +10,11 @@ import torch
 from wis.dtypes import COMPLEX, FLOATS, DType
 from wis.ops import ScatterMode
 from wooly.device.lowering.dtypes import accumulate, result_type, wis_dtype
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.index import add_rows, positions
 from wooly.device.lowering.reduce import arg_extreme
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
-from wooly.device.lowering.values import Meta, Value
+from wooly.device.lowering.values import Meta, Unsupported, Value
 
 __all__: list[str] = []
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import composite
+from wooly.device.lowering.values import Unsupported
 
 __all__: list[str] = []
 

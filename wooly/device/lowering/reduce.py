@@ -10,11 +10,10 @@ import torch
 from wis.dtypes import COMPLEX, FLOATS, DType
 from wis.views import broadcast_shapes
 from wooly.device.lowering.dtypes import accumulate, float_type, result_type, wis_dtype
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.unary import complex_abs
-from wooly.device.lowering.values import Meta, Number
+from wooly.device.lowering.values import Meta, Number, Unsupported
 
 __all__ = ["all_dims", "count_of", "mean_over", "sum_over", "variance"]
 

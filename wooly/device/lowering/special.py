@@ -11,11 +11,10 @@ from typing import Any, Final
 from wis.dtypes import DType
 from wis.views import broadcast_shapes
 from wooly.device.lowering.dtypes import accumulate, float_type, result_type
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.unary import to_float
-from wooly.device.lowering.values import Meta, Value
+from wooly.device.lowering.values import Meta, Unsupported, Value
 
 __all__ = ["bessel_series", "in_f64", "polynomial", "rational", "rounded"]
 

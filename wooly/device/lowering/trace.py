@@ -20,9 +20,8 @@ from wis.ops import BY_NAME, Dist, Op
 from wis.program import Imm, Instr, Ref
 from wis.views import broadcast_shapes, contiguous_strides
 from wooly.device.lowering.dtypes import accumulate, float_type, result_type
-from wooly.device.lowering.errors import LoweringError
 from wooly.device.lowering.template import Counter, Seed, Source, Template
-from wooly.device.lowering.values import Derived, Expected, Meta, Number, ScalarArg, Value, wire_number
+from wooly.device.lowering.values import Derived, Expected, LoweringError, Meta, Number, ScalarArg, Value, wire_number
 
 __all__ = ["Trace", "Results"]
 

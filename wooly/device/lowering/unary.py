@@ -8,10 +8,9 @@ from typing import Final
 
 from wis.dtypes import COMPLEX, FLOATS, DType
 from wooly.device.lowering.dtypes import accumulate, complex_of, float_type, result_type
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
-from wooly.device.lowering.values import Meta, Number, Value
+from wooly.device.lowering.values import Meta, Number, Unsupported, Value
 
 __all__ = ["complex_abs", "complex_parts", "join", "to_float"]
 

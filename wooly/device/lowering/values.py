@@ -1,4 +1,4 @@
-"""Values of lowerings: tensors as metadata, and numbers whose value may be unknown."""
+"""Values of lowerings: tensors as metadata, and numbers whose value may be unknown; and what lowerings raise."""
 
 from __future__ import annotations
 
@@ -9,9 +9,19 @@ from typing import Any, Final
 
 from wis.dtypes import DType
 from wis.views import contiguous_strides
-from wooly.device.lowering.errors import LoweringError
 
-__all__ = ["Meta", "ScalarArg", "Derived", "Number", "Value", "Expected", "kind_of", "span_nbytes", "wire_number"]
+__all__ = [
+    "Meta", "ScalarArg", "Derived", "Number", "Value", "Expected", "kind_of", "span_nbytes", "wire_number", "LoweringError", "Unsupported",
+]  # fmt: skip
+
+
+class LoweringError(Exception):
+    """A lowering made something that cannot be a template: a fault of this package, never of the user's program."""
+
+
+class Unsupported(Exception):
+    """This call has no lowering, and the reason; the caller falls back (Python decomposition, then CPU)."""
+
 
 Number = bool | int | float | complex
 

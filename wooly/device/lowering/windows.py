@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from wis.dtypes import FLOATS, DType
 from wis.ops import ScatterMode
 from wooly.device.lowering.dtypes import accumulate
-from wooly.device.lowering.errors import Unsupported
 from wooly.device.lowering.index import positions
 from wooly.device.lowering.reduce import arg_extreme
 from wooly.device.lowering.registry import lowers
 from wooly.device.lowering.trace import Trace
-from wooly.device.lowering.values import Meta
+from wooly.device.lowering.values import Meta, Unsupported
 from wooly.device.lowering.whole_windows import convolved, pooled
 
 __all__: list[str] = []

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Final
 
 from jit.host.library.emit import Fn
-from jit.host.library.kernels import attention, conv, depthwise, gemm, move, tiles
+from jit.host.library.kernels import attention, conv, gemm, move, tiles
 
 __all__ = ["FAMILIES", "PREFIX", "Kernel", "kernel"]
 
@@ -30,8 +30,8 @@ FAMILIES: Final[dict[str, Callable[..., None]]] = {
     "conv_dx": conv.conv_dx,
     "conv_dw": conv.conv_dw,
     "sum_parts": conv.sum_parts,
-    "depthwise": depthwise.depthwise,
-    "depthwise_dw": depthwise.depthwise_dw,
+    "depthwise": conv.depthwise,
+    "depthwise_dw": conv.depthwise_dw,
     "sdpa": attention.sdpa,
     "sdpa_dx": attention.sdpa_dx,
 }

@@ -1,21 +1,39 @@
-"""Credits used: by tenant, task, model or node, over a period, and over time for charts."""
+"""Reports over a period, and over time for charts: credits used, by tenant, task, model or node; utilization of devices: time in each
+state, waste and its cost.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
+import msgspec
 from litestar import MediaType, Response, get
 from litestar.params import Parameter
 
 from billing.report import CreditLine, CreditReport, credit_report, credit_series, credits_text, report_csv
-from services.billing.parts import Ask, fresh_view
-from services.billing.requests import From, Json, Step, TaskName, TenantName, To, also_as, csv_or_json, parse_time_ns, series_period_ns
+from billing.utilization_report import report_csv as utilization_csv
+from billing.utilization_report import utilization_report, utilization_series
+from services.billing.parts import (
+    Ask,
+    From,
+    Json,
+    Step,
+    TaskName,
+    TenantName,
+    To,
+    also_as,
+    csv_or_json,
+    fresh_view,
+    parse_time_ns,
+    series_period_ns,
+)
 from services.kit.access.web import tenant_filter
 from services.kit.problems import problems
 
-__all__ = ["ROUTES"]
+__all__ = ["CREDITS", "UTILIZATION"]
 
-By = Annotated[str, Parameter(description="tenant, task, model (the title of the session) or node", max_length=20)]
+CreditsBy = Annotated[str, Parameter(description="tenant, task, model (the title of the session) or node", max_length=20)]
+UtilizationBy = Annotated[str, Parameter(description="device, node, tenant, task or model (the title of the session)", max_length=20)]
 
 
 def _line(line: CreditLine) -> Json:
@@ -53,7 +71,7 @@ def _json(report: CreditReport) -> Json:
     operation_class=also_as("text/csv"),
 )
 async def credits(
-    request: Ask, by: By = "tenant", from_: From = "", to: To = "", tenant: TenantName = None, task: TaskName = None
+    request: Ask, by: CreditsBy = "tenant", from_: From = "", to: To = "", tenant: TenantName = None, task: TaskName = None
 ) -> Response[Any]:
     """JSON, or CSV if the Accept header prefers text/csv. Waits briefly until events that are already in the log are applied."""
     only = tenant_filter(request, "credits.read", tenant)
@@ -70,7 +88,7 @@ async def credits(
 )
 async def series(
     request: Ask,
-    by: By = "tenant",
+    by: CreditsBy = "tenant",
     from_: From = "",
     to: To = "",
     step: Step = "hour",
@@ -92,4 +110,45 @@ async def series(
     }
 
 
-ROUTES: Final = (credits, series)
+@get(
+    "/api/v1/billing/utilization",
+    summary="Report the states of devices, their waste and its cost",
+    media_type=MediaType.JSON,
+    action="credits.read",
+    responses=problems(),
+    operation_class=also_as("text/csv"),
+)
+async def utilization(
+    request: Ask, by: UtilizationBy = "device", from_: From = "", to: To = "", tenant: TenantName = None, task: TaskName = None
+) -> Response[Any]:
+    """JSON, or CSV if the Accept header prefers text/csv. With a tenant: what its tasks are given, not what no task held."""
+    only = tenant_filter(request, "credits.read", tenant)
+    view = await fresh_view(request)
+    report = utilization_report(view, by, parse_time_ns("from", from_), parse_time_ns("to", to), tenant=only, task=task)
+    return csv_or_json(request, "utilization.csv", lambda: utilization_csv(report), lambda: msgspec.to_builtins(report))
+
+
+@get(
+    "/api/v1/billing/utilization/series",
+    summary="Report the states of devices over time, in buckets of a minute, an hour or a day",
+    action="credits.read",
+    responses=problems(),
+)
+async def states(
+    request: Ask,
+    from_: From = "",
+    to: To = "",
+    step: Step = "hour",
+    tenant: TenantName = None,
+    top: Annotated[int, Parameter(ge=1, le=50, description="the number of devices: those with the most time that is not busy")] = 8,
+) -> Json:
+    """Without ``from``: the day before ``to``. Without ``to``: up to now. The period is extended to whole buckets."""
+    only = tenant_filter(request, "credits.read", tenant)
+    view = await fresh_view(request)
+    from_ns, to_ns = series_period_ns(from_, to)
+    answer: Json = msgspec.to_builtins(utilization_series(view, from_ns, to_ns, step, tenant=only, top=top))
+    return answer
+
+
+CREDITS: Final = (credits, series)
+UTILIZATION: Final = (utilization, states)
