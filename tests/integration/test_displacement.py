@@ -253,6 +253,52 @@ def test_a_node_that_is_stopped_gives_its_tasks_away_first(cluster: Cluster, sai
     until(lambda: cluster.task(session)["state"] == "started", "the controller has read that the session is open")
 
 
+def test_a_task_with_two_devices_leaves_its_node_with_both(tmp_path: Path) -> None:
+    """Killed, then moved: each of its sessions is continued on the other node, on a device of its own."""
+    for name in ("a", "b", "controller"):
+        (tmp_path / name).mkdir()
+    both: dict[str, Any] = {"WOOLY_DEVICES": "2", "WOOLY_BACKEND": "reference"}
+    with Node(tmp_path / "a", NODE_NAME="a", **both) as a, Node(tmp_path / "b", beside=a, NODE_NAME="b", **both) as b:
+        controller = Controller(a.nats.url, tmp_path / "controller", CONTROLLER_NODE_LEASE_MS="2000")
+        controller.start()
+        until(lambda: len(controller.get("/api/v1/nodes")["items"]) == 2, "two nodes")
+        cluster = Cluster({"a": a, "b": b}, controller)
+        try:
+            config = a.config(controller_url=controller.url, required_vram_mb=64, gpu_count=2)
+            sessions = [open_session(config, device=device) for device in range(2)]
+            assert len({session.info.task for session in sessions}) == 1
+            for session in sessions:
+                begin(session)
+            before = cluster.of(sessions[0])
+            assert cluster.of(sessions[1]) is before
+            before.kill_server()
+            before.kill_executor()
+            for session in sessions:
+                add_one(session, 5)
+            assert [value(session) for session in sessions] == [25, 25]
+            other = cluster.of(sessions[0])
+            assert other is cluster.of(sessions[1]) is not before
+            assert {session.info.gpus for session in sessions} == {(0,), (1,)}
+            before.start_server()
+            until(lambda: all(seen["state"] == "ready" for seen in controller.get("/api/v1/nodes")["items"]), "the node is back")
+            until(lambda: cluster.task(sessions[0])["state"] == "started", "its sessions are in the log")
+            assert controller.ask("POST", f"/api/v1/tasks/{sessions[0].info.task}/move", {}).status == 200
+            while any(cluster.of(session) is other for session in sessions):
+                for session in sessions:
+                    add_one(session, 1)
+            numbers = [value(session) for session in sessions]
+            assert numbers[0] == numbers[1] > 25
+            task = sessions[0].info.task
+            for session in sessions:
+                session.close()
+            until(lambda: controller.get(f"/api/v1/tasks/{task}")["state"] == "completed", "the end")
+            view = billed(cluster.events())
+            assert not view.findings
+            assert sum(row.launches for row in view.rows.values()) == 2 * numbers[0]
+        finally:
+            controller.stop()
+
+
 SCRIPT = """
 import time, torch
 x = torch.zeros(8, device="cuda")
