@@ -128,16 +128,16 @@ def test_bytes_that_go_between_have_and_execution_are_sent_again(node: Node) -> 
     model = tensors()
     first, second = tenant(node, "a"), tenant(node, "b")
     load(first, model)
-    names = second._data_port.put([tensor[:MIB] for tensor in model[:1]])
-    assert second._data_port.sent_bytes < MIB
-    upload = second._upload([(1, model[0])])
+    names = second._state.remote.port.put([tensor[:MIB] for tensor in model[:1]])
+    assert second._state.remote.port.sent_bytes < MIB
+    upload = second._state.remote.upload([(1, model[0])])
     assert upload[0].chunks == tuple(names)
     first.submit(Flush(frees=[1]))
-    second._upload = lambda uploads: upload  # type: ignore[method-assign]  # what was true when it was asked
+    second._state.remote.upload = lambda uploads: upload  # type: ignore[method-assign]  # what was true when it was asked
     first.wait(first.submit(Flush()))
     ticket = second.submit(Flush(uploads=[(1, model[0])], reads=[(1, 0, MIB)]))
     assert bytes(second.wait(ticket)[0]) == bytes(model[0])
-    assert second._data_port.sent_bytes > MIB
+    assert second._state.remote.port.sent_bytes > MIB
 
 
 def test_a_server_that_restarts_finds_charges_as_they_were(node: Node) -> None:

@@ -426,11 +426,11 @@ def test_a_session_is_moved_however_often(cluster: Cluster) -> None:
     names = [session.info.session]
     for _ in range(4):
         cluster.order(session)  # it is given no time
-        until(lambda: session.info.session != names[-1] and not session._rebuild.running, "another session takes its place")
+        until(lambda: session.info.session != names[-1] and not session._state.rebuilding, "another session takes its place")
         names.append(session.info.session)
     for name in names[:-1]:
-        session._lost(name, NodeLostError("late"), displaced=True)
-        assert not session._rebuild.running
+        session._rebuild.lose(name, NodeLostError("late"), displaced=True)
+        assert not session._state.rebuilding
     add_one(session, 1)
     assert value(session) == 21 and session.info.session == names[-1]
 

@@ -126,7 +126,7 @@ def test_the_second_time_only_the_name_travels(node: Node) -> None:
 def test_a_node_that_forgot_a_kernel_asks_for_it(node: Node) -> None:
     session = node.open()
     program = Launched(body_of(DOUBLE.replace("double", "other_double")), 64, 64)
-    session._encoder._is_known(digest(program.kernel))  # as if it had been sent to a node that has lost it since
+    session._state.remote.encoder._is_known(digest(program.kernel))  # as if it had been sent to a node that has lost it since
     (found,) = program.send(session, uploads=upload(), reads=[(1, 0, 256)])
     assert (np.frombuffer(found, np.float32) == VALUES * 2).all()
 

@@ -129,7 +129,7 @@ def test_the_dispatch_journal_replays_decision_for_decision(node: Node) -> None:
 def test_bulk_bytes_travel_over_tcp_as_well(node: Node) -> None:
     """From another machine there is no Unix socket to be found."""
     session = node.open()
-    port = session._data_port
+    port = session._state.remote.port
     port.close()
     port._addresses = ("unix:/nowhere/at/all", *(address for address in port._addresses if address.startswith("tcp:")))
     data = np.random.default_rng(3).random(1_500_000)

@@ -80,7 +80,7 @@ def waits(said: list[str], why: str) -> None:
 @pytest.fixture(autouse=True)
 def no_mercy(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is survived here is survived for WOOLY_RECOVERY_WAIT_S, and not because the outage was short."""
-    monkeypatch.setattr("wooly.session._SILENCE_S", 0.1)
+    monkeypatch.setattr("wooly.transport.recovery._SILENCE_S", 0.1)
 
 
 def test_a_server_that_is_restarted_keeps_its_sessions(node: Node) -> None:
@@ -137,8 +137,8 @@ def test_a_data_port_that_cannot_be_reached_is_waited_for(node: Node, said: list
     """Its socket is moved away: connections are refused."""
     counting = Counting(node.open())
     port = Path(next(a for a in counting.session.info.node.data_port if a.startswith("unix:")).removeprefix("unix:"))  # type: ignore[union-attr]  # an open session has a node
-    counting.session._data_port._addresses = [f"unix:{port}"]
-    counting.session._data_port.close()
+    counting.session._state.remote.port._addresses = [f"unix:{port}"]
+    counting.session._state.remote.port.close()
     os.rename(port, f"{port}.away")
     data = np.arange(1 << 20, dtype=np.float64)
     more = Waiting(lambda: counting.session.submit(Flush(uploads=[(2, memoryview(data.tobytes()))])))
@@ -151,8 +151,8 @@ def test_a_data_port_that_cannot_be_reached_is_waited_for(node: Node, said: list
 
 def test_a_data_port_of_a_session_that_ends_is_not_waited_for(node: Node, said: list[str]) -> None:
     counting = Counting(node.open(recovery_mb=0))
-    counting.session._data_port._addresses = ["unix:/nowhere/d0"]
-    counting.session._data_port.close()
+    counting.session._state.remote.port._addresses = ["unix:/nowhere/d0"]
+    counting.session._state.remote.port.close()
     more = Waiting(lambda: counting.session.submit(Flush(uploads=[(2, memoryview(bytes(8 << 20)))])))
     waits(said, "data port")
     node.kill_executor()

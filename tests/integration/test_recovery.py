@@ -267,10 +267,10 @@ def test_a_session_that_is_lost_again_and_again_is_over(node: Node, said: list[s
     def repeated(sent: object) -> bool:
         lost.append(session.info.session)
         node.kill_executor()
-        until(lambda: session._rebuild.lost == lost[-1], "the client knows of it")
+        until(lambda: session._state.lost == lost[-1], "the client knows of it")
         return False
 
-    session._repeated = repeated
+    session._rebuild._repeated = repeated
     node.kill_executor()
     with pytest.raises(NodeLostError, match="start the script again"):
         add_one(session, 1000)
@@ -280,8 +280,8 @@ def test_a_session_that_is_lost_again_and_again_is_over(node: Node, said: list[s
 def test_a_place_that_is_refused_ends_the_session(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     session = node.open()
     upload(session, 1, np.zeros(N))
-    assert session._opening is not None
-    monkeypatch.setattr(session._opening, "open_again", refusing)
+    assert session._rebuild.opening is not None
+    monkeypatch.setattr(session._rebuild.opening, "open_again", refusing)
     node.kill_executor()
     with pytest.raises(PlacementError, match="no place"):
         add_one(session, 1000)

@@ -540,7 +540,7 @@ def test_orders_of_the_controller_reach_a_node_on_a_bus_with_keys(world: World) 
     )  # fmt: skip
     session = open_session(config)
     stack.ask("POST", f"/api/v1/tasks/{session.info.task}/cancel", key=world.a)
-    until(lambda: session._fault, "the session is over")
+    until(lambda: session._state.fault, "the session is over")
     with pytest.raises(TaskCancelledError, match="was cancelled by"):
         session.submit(Flush(allocs=[(1, 8)]))
     session.close()

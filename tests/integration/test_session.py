@@ -138,7 +138,7 @@ class TestRoundTrip:
         upload(session, 1, np.zeros(16))
         unheeded = [session.submit(program.flush([1])) for _ in range(100)]
         assert read(session, 1, 128).tolist() == [100.0] * 16
-        assert not session._answers
+        assert not session._state.answers
         assert session.wait(unheeded[0]) == []
         session.close()
 
@@ -158,8 +158,8 @@ class TestRoundTrip:
         program = increment()
         second = shared.open()
         upload(second, 1, np.zeros(16))
-        second._encoder._is_known(program.digest)  # as if the node had received it, long ago
-        second._encoder._is_known(program.dims_digest)
+        second._state.remote.encoder._is_known(program.digest)  # as if the node had received it, long ago
+        second._state.remote.encoder._is_known(program.dims_digest)
         tickets = [second.submit(program.flush([1])) for _ in range(20)]
         for ticket in tickets:
             second.wait(ticket)
@@ -184,8 +184,8 @@ class TestBulk:
 
     def test_a_wrong_token_opens_nothing(self, shared: Node) -> None:
         session = shared.open()
-        session._data_port.close()
-        session._data_port._hello = type(session._data_port._hello)(session.info.session, "0" * 32)
+        session._state.remote.port.close()
+        session._state.remote.port._hello = type(session._state.remote.port._hello)(session.info.session, "0" * 32)
         with pytest.raises(NodeLostError, match="token"):
             session.submit(Flush(uploads=[(1, memoryview(bytes(1 << 20)))]))
 
@@ -240,7 +240,7 @@ class TestRefusal:
         upload(session, 1, np.zeros(16))
         session.submit(increment(17).flush([9]))
         session.submit(increment().flush([1]))
-        until(lambda: session._refusal is not None, "the refusal")
+        until(lambda: session._refusals.first is not None, "the refusal")
         ticket = session.submit(increment().flush([1]))
         with pytest.raises(RefusedError, match="there is no buffer 9"):
             session.report()
@@ -425,7 +425,7 @@ class TestLoss:
         """The connection stays; one message never reaches the node. The node's next answer says which batch it waits for."""
         session = shared.open()
         upload(session, 1, np.zeros(16))  # batch 1 (or as many as there were): those below count from there
-        publish, first = session._bus.publish, session._seq + 1
+        publish, first = session._bus.publish, session._state.seq + 1
         dropped: list[int] = []
 
         async def lossy(subject: str, data: bytes, message_id: str) -> None:
@@ -545,7 +545,8 @@ class TestLoss:
             script = (
                 "import sys\nfrom wooly.config import Config\nfrom wooly.link import Flush\nfrom wooly.session import open_session\n"
                 f"s = open_session(Config(nats_urls=({node.nats.url!r},)))\n"
-                "s._data_port.open()\ns.wait(s.submit(Flush(allocs=[(1, 8)])))\nprint(s.info.session, flush=True)\nsys.stdin.read()\n"
+                "s._state.remote.port.open()\ns.wait(s.submit(Flush(allocs=[(1, 8)])))\n"
+                "print(s.info.session, flush=True)\nsys.stdin.read()\n"
                 "s.wait(s.submit(Flush(frees=(1,))))\n"
             )
             clients = [

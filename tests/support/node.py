@@ -230,7 +230,7 @@ class Node:
         opened = msgspec.msgpack.decode(bus.call(asking, DEADLINE_S), type=SessionOpened)
         assert opened.fault is None, opened.fault
         session = Session(bus, msgspec.structs.replace(opened, task=task))
-        bus.call(session._start(), DEADLINE_S)
+        bus.call(session.start(), DEADLINE_S)
         self._sessions.append(session)
         return session
 

@@ -1,4 +1,4 @@
-"""Transport between a session and its node: batch encoding, the replay log, the bus connection, the data port, the controller.
+"""Transport between a session and its node: batch encoding, the bus connection, the data port, the controller, state and recovery.
 
-May live here: bytes and connections. May not: torch, and the session's rules (wooly/session.py).
+May live here: bytes, connections, and what outlasts them. May not: torch, and what a script sees (wooly/session.py).
 """

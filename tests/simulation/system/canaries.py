@@ -20,7 +20,9 @@ from tests.simulation.system.run import Failure, simulate
 from wooly import session
 from wooly.link import Flush
 from wooly.session import Session
+from wooly.transport.recovery import Watch
 from wooly.transport.replay import ReplayLog
+from wooly.transport.session_state import SessionState
 
 __all__ = ["CANARIES", "SEEDS_MAX", "Canary", "caught_by"]
 
@@ -62,7 +64,7 @@ def restores_zeros(restore: Any) -> Any:
 
 def counts_instead_of_reaching(_: Any) -> Any:
     """batches are repeated beyond the answers that the node keeps"""
-    return lambda self, seq: len(self._sent) < self._info.limits.outstanding_batches_max
+    return lambda self, seq: len(self.sent) < self.remote.info.limits.outstanding_batches_max
 
 
 def builds_again_what_is_closed(_: Any) -> Any:
@@ -75,14 +77,14 @@ def hears_lost_sessions(on_done: Any) -> Any:
 
     def heard(self: Session, data: bytes) -> None:
         done = session.decode_done(data)
-        on_done(self, msgspec.msgpack.encode(msgspec.structs.replace(done, session=self._info.session)))
+        on_done(self, msgspec.msgpack.encode(msgspec.structs.replace(done, session=self.info.session)))
 
     return heard
 
 
 def never_sends_again(_: Any) -> Any:
     """batches that the bus lost are not sent again"""
-    return lambda self, pong, session: self._hear()
+    return lambda self, pong, remote: self._state.hear()
 
 
 def forgets_what_it_replaces(replayed: Any) -> Any:
@@ -193,10 +195,10 @@ CANARIES: Final[dict[Canary, tuple[Any, str]]] = {
     drops_uploads: (ReplayLog, "keep"),
     keeps_what_the_image_has: (ReplayLog, "take"),
     restores_zeros: (ReplayLog, "restore"),
-    counts_instead_of_reaching: (Session, "_in_reach"),
-    builds_again_what_is_closed: (Session, "_left"),
+    counts_instead_of_reaching: (SessionState, "in_reach"),
+    builds_again_what_is_closed: (SessionState, "left"),
     hears_lost_sessions: (Session, "_on_done"),
-    never_sends_again: (Session, "_on_pong"),
+    never_sends_again: (Watch, "_on_pong"),
     forgets_what_it_replaces: (sessions, "_replayed"),
     takes_all_for_repeated: (sessions, "_replayed"),
     charges_repeated_time: (meter, "_repeated"),

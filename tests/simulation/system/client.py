@@ -21,7 +21,7 @@ from tests.simulation.system.wire import Broker, BusThread, Nats, Network
 from wooly import session
 from wooly.errors import ApiError, NoServerError, WoolyError
 from wooly.link import Flush, Ticket
-from wooly.transport import data_port, opening, patience
+from wooly.transport import data_port, opening, patience, recovery, session_state
 
 __all__ = ["LIMITS", "Client", "content", "replaced"]
 
@@ -114,13 +114,13 @@ class Client:
 
     def _note_unheard(self, link: Any) -> None:
         if link._log.base:
-            sent = [(seq - link._skipped, one.flush.scalars) for seq, one in link._sent.items()]
-            self.unheard += [(link._rebuild.lost, seq, scalars[0]) for seq, scalars in sent if scalars]
+            sent = [(seq - link._state.remote.skipped, one.flush.scalars) for seq, one in link._state.sent.items()]
+            self.unheard += [(link._state.lost, seq, scalars[0]) for seq, scalars in sent if scalars]
 
     def _script(self) -> None:
         link = self.session = session.open_session(Config(self, self.plan), title=self.script.name)  # type: ignore[arg-type]  # has what is asked
         link._log._bytes_max = self.script.log_bytes
-        link._last_executed = lambda last=link._last_executed: self._note_unheard(link) or last()
+        link._rebuild._last_executed = lambda last=link._rebuild._last_executed: self._note_unheard(link) or last()
         try:
             tickets: list[tuple[int, Ticket]] = []
             for number, step in enumerate(self.script.steps):
@@ -290,12 +290,16 @@ def replaced(clients: list[Client]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for owner, name, new in (
             (session, "threading", Threads),
-            (session, "_Answer", _Answer),
+            (session, "Answer", _Answer),
             (session, "BusThread", bus_thread),
-            (session, "DataPort", DataPort),
-            (session, "bus_credentials", lambda config: credentials),
             (session, "progress", _Progress),
+            (session, "bus_credentials", lambda config: credentials),
             (session, "atexit", SimpleNamespace(register=lambda work: None, unregister=lambda work: None)),
+            (session_state, "threading", Threads),
+            (session_state, "DataPort", DataPort),
+            (session_state, "progress", _Progress),
+            (recovery, "threading", Threads),
+            (recovery, "progress", _Progress),
             (opening, "threading", Threads),
             (opening, "_client", _ApiClient),
             (opening, "_lock", contextlib.nullcontext()),
