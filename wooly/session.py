@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakSet
 
 import msgspec
 
@@ -60,7 +61,7 @@ class Session:
         self._bus = bus
         self._log = ReplayLog(log_bytes if opening is not None else 0)
         self._state = SessionState(bus, info, self._log, wait_s)
-        self._rebuild = Rebuild(self._state, opening, self._on_done)
+        self._rebuild = Rebuild(self._state, opening, self._on_done, self._leave_together)
         self._watcher: asyncio.Task[None] | None = None
         self._tracer = tracer if tracer is not None else Tracer("wooly-client")
         self._recoverable = self._log.whole
@@ -227,6 +228,17 @@ class Session:
         fault = NodeLostError("the session's task is to run on another node; start the script again")
         self._rebuild.lose(self._leaving, fault, displaced=True)
 
+    def _leave_together(self, node: str) -> None:
+        """The task's sessions of other devices leave the node as well: it is placed elsewhere once none is there, and the thread that uses
+        them may wait for this one."""
+        own, pid = self._state.remote.info.task, self._state.pid
+        for other in tuple(_sessions):
+            if own and other is not self and other.info.task == own and other._state.pid == pid:
+                with other._submit_lock:
+                    if other._state.remote.node.node == node:
+                        other._leaving = other._state.remote.session
+                        other._leave()
+
     def _take_image_when_due(self) -> None:
         """Fetch what the session's buffers hold, so that batches so far need not be kept."""
         began_s = time.monotonic()
@@ -378,6 +390,10 @@ class Session:
         return await state.remote.close(request, 2.0 if failed else CLOSE_S)
 
 
+_sessions: Final[WeakSet[Session]] = WeakSet()
+"""Those that this process has opened."""
+
+
 def open_session(config: Config, *, title: str = "", device: int = 0) -> Session:
     """Open a session on a node: the controller's choice with CONTROLLER_URL, else the first node that answers on the bus.
 
@@ -397,5 +413,6 @@ def open_session(config: Config, *, title: str = "", device: int = 0) -> Session
     except BaseException:
         bus.stop()
         raise
+    _sessions.add(session)
     atexit.register(session.close)
     return session

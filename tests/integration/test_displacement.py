@@ -253,8 +253,9 @@ def test_a_node_that_is_stopped_gives_its_tasks_away_first(cluster: Cluster, sai
     until(lambda: cluster.task(session)["state"] == "started", "the controller has read that the session is open")
 
 
-def test_a_task_with_two_devices_leaves_its_node_with_both(tmp_path: Path) -> None:
-    """Killed, then moved: each of its sessions is continued on the other node, on a device of its own."""
+def test_a_task_with_two_devices_leaves_its_node_with_both(tmp_path: Path, said: list[str]) -> None:
+    """Killed, then moved: each of its sessions is continued on the other node, on a device of its own. One thread uses both: a session that
+    is asked to leave takes the other one with it, and its memory."""
     for name in ("a", "b", "controller"):
         (tmp_path / name).mkdir()
     both: dict[str, Any] = {"WOOLY_DEVICES": "2", "WOOLY_BACKEND": "reference"}
@@ -288,6 +289,8 @@ def test_a_task_with_two_devices_leaves_its_node_with_both(tmp_path: Path) -> No
                     add_one(session, 1)
             numbers = [value(session) for session in sessions]
             assert numbers[0] == numbers[1] > 25
+            left = [line for line in said if "leaves node" in line]
+            assert len(left) == 2 and all("repeating 0 batches" in line for line in left), left
             task = sessions[0].info.task
             for session in sessions:
                 session.close()

@@ -46,9 +46,11 @@ _UNKNOWN: Final = "the node no longer knows this session: its lease ran out, or 
 class Rebuild:
     """Opens sessions in the place of one that is lost, and repeats its batches there."""
 
-    def __init__(self, state: SessionState, opening: Opening | None, on_done: Callable[[bytes], None]) -> None:
-        """``on_done``: called with the answers of sessions that were opened."""
-        self._state, self.opening, self._on_done = state, opening, on_done
+    def __init__(
+        self, state: SessionState, opening: Opening | None, on_done: Callable[[bytes], None], on_left: Callable[[str], None]
+    ) -> None:
+        """``on_done``: called with the answers of sessions that were opened. ``on_left``: called with the node that the session left."""
+        self._state, self.opening, self._on_done, self._on_left = state, opening, on_done, on_left
         #: the task is to leave the node
         self._displaced = False
         #: the last session that was ended, because another one takes its place
@@ -113,6 +115,8 @@ class Rebuild:
                 self._leave_books(lost, remote)  # else its task would not be placed elsewhere
 
         check()
+        if ended.displaced:
+            self._on_left(remote.node.node)
         info = self.opening.open_again(ended, check)
         state.bus.call(state.bus.subscribe(subjects.session_done(info.session, state.bus.principal), self._on_done), SUBSCRIBE_S)
         if not ended.displaced:
