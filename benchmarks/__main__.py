@@ -18,6 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from benchmarks import rgpu
 from benchmarks.ops import OPS
 from benchmarks.workloads import LARGE, WORKLOADS
@@ -87,11 +89,35 @@ def environments(stack: EmbeddedStack) -> tuple[dict[str, str], dict[str, str]]:
     return plain_environment(OMP_NUM_THREADS=cores), stack.client_environment(OMP_NUM_THREADS="1")
 
 
+PLACES: Final = {"client": "", "bus": "nats-server", "server": "services.server ", "executor": "services.server.executor"}
+"""The processes that a step passes, with a part of their command line; the client is a benchmark process."""
+
+
+def processes_of(stack: int, client: int) -> dict[str, list[psutil.Process]]:
+    """By place, of the stack's process and the client's."""
+    below = [(process, " ".join(process.cmdline()) + " ") for process in psutil.Process(stack).children(recursive=True)]
+    found = {place: [process for process, line in below if part in line] for place, part in PLACES.items() if part}
+    return found | {"client": [psutil.Process(client)]}
+
+
+def cpu_s(processes: dict[str, list[psutil.Process]]) -> dict[str, float]:
+    """Processor time so far, in seconds."""
+    return {place: sum(sum(process.cpu_times()[:2]) for process in several) for place, several in processes.items()}
+
+
 def compare_steps(name: str, stack: EmbeddedStack, backend: str = "host") -> dict[str, Any]:
     local_env, our_env = environments(stack)
+    used: dict[str, list[float]] = {place: [] for place in PLACES}
     with worker(name, _LOCAL[backend], local_env) as local, worker(name, "cuda", our_env) as ours:
         local.round(), ours.round()
-        pairs = [(local.round(), ours.round()) for _ in range(_ROUNDS)]
+        processes = processes_of(stack.process.pid, ours.process.pid)
+        pairs = []
+        for _ in range(_ROUNDS):
+            here, before = local.round(), cpu_s(processes)
+            there, after = ours.round(), cpu_s(processes)
+            pairs.append((here, there))
+            for place in PLACES:
+                used[place].append((after[place] - before[place]) * 1e3 / (WORKLOADS | LARGE)[name][1])
     ratios = [b["ms"] / a["ms"] for a, b in pairs]
     return {
         "local_ms": statistics.median(a["ms"] for a, _ in pairs),
@@ -101,6 +127,7 @@ def compare_steps(name: str, stack: EmbeddedStack, backend: str = "host") -> dic
         "ratio_min": min(ratios),
         "ratio_max": max(ratios),
         "counts": pairs[-1][1]["counts"],
+        "cpu_ms": {place: statistics.mean(found) for place, found in used.items()},
         "bar": BARS.get(name) if backend == "host" else None,
     }
 
@@ -151,6 +178,9 @@ def report(steps: dict[str, dict[str, Any]], ops: dict[str, dict[str, float]], m
         span = f"{r['ratio_min']:.2f}-{r['ratio_max']:.2f}"
         bar = r["bar"] or "-"
         lines.append(f"| {name} | {r['local_ms']:.2f} | {r['ours_ms']:.2f} | **{r['ratio']:.2f}** | {span} | {bar} | {counts} |")
+    lines += ["", "Processor time of one step by process, in ms, means of the same rounds (resolution 10 ms a round):", ""]
+    lines += [f"| step | {' | '.join(PLACES)} |", f"|---|{'---|' * len(PLACES)}"]
+    lines += [f"| {name} | {' | '.join(f'{ms:.2f}' for ms in r['cpu_ms'].values())} |" for name, r in steps.items()]
     if mlp_ms is not None:
         lines += ["", f"The mlp step on rgpu 0.1.1 in the same run: {mlp_ms:.2f} ms."]
     if ops:
