@@ -184,6 +184,66 @@ def test_tensors_are_made_copied_and_refused_by_device(stack: EmbeddedStack) -> 
     }
 
 
+LIKE_CUDA = """
+import json, torch
+from torch import nn
+
+a, b = torch.arange(6.0, device="cuda:0"), torch.arange(6.0, device="cuda:1")
+found = {}
+coo = torch.sparse_coo_tensor([[0, 1, 1], [2, 0, 0]], [3.0, 4.0, 5.0], (2, 3), device="cuda:1")
+table = nn.Embedding(10, 4, sparse=True, device="cuda:1")
+table(torch.tensor([1, 1, 3], device="cuda:1")).sum().backward()
+torch.optim.SparseAdam(table.parameters()).step()
+sparse = [coo, coo.coalesce(), coo.t(), coo.clone(), coo * 2, torch.zeros_like(coo), b.to_sparse(), table.weight.grad]
+found["sparse"] = sorted({str(part.device) for x in sparse for part in (x, x._indices(), x._values(), x.to_dense())})
+found["sums"] = [coo.to_dense().tolist(), str(coo.to("cuda:0")._values().device), table.weight.grad.to_dense().sum(1).tolist()[:4]]
+found["new"] = [str(x.device) for x in (b.new_tensor([1.0]), b.new([1.0]), b.new(2, 3), b.new(b))]
+with torch.cuda.device(1):
+    typed = [torch.cuda.FloatTensor([1.0]), torch.cuda.LongTensor(2), torch.ones(1).type(torch.cuda.HalfTensor)]
+    found["typed"] = [str(x.device) for x in (*typed, a.type(torch.cuda.HalfTensor), torch.cuda.FloatTensor(a))]
+    found["of_first"] = [str(x.device) for x in (a.new_tensor([1.0]), a.new(2), a.to_sparse() * 2, coo.to("cuda:0")._indices())]
+number = torch.tensor(7.0, device="cuda:0")
+filled, masked, put = b.clone(), b.clone(), b.clone()
+filled.fill_(number)
+masked.masked_fill_(masked > 3, number)
+put[torch.tensor([1, 2], device="cuda:1")] = number
+found["filled"] = [filled.tolist(), masked.tolist(), put.tolist(), b.masked_fill(b < 5, number).tolist()]
+here, there = torch.cuda.Stream(), torch.cuda.Stream(device=1)
+inside = []
+for context in (torch.cuda.stream(there), there):
+    with context:
+        inside += [torch.cuda.current_device(), str(torch.ones(1, device="cuda").device), torch.cuda.current_stream() == there]
+        with torch.cuda.stream(here):
+            inside += [torch.cuda.current_device()]
+        inside += [torch.cuda.current_device()]
+found["streams"] = [inside, torch.cuda.current_device(), torch.cuda.current_stream(1) == torch.cuda.default_stream(1)]
+net = nn.DataParallel(nn.Linear(6, 2).cuda())
+x = torch.randn(5, 6)
+found["scattered"] = torch.allclose(net(x).cpu(), net.module(x.cuda()).cpu(), atol=1e-6)  # a batch that is on the CPU
+averages, values = [torch.zeros(2, device=f"cuda:{i}") for i in range(2)], [torch.ones(2, device=f"cuda:{i}") for i in range(2)]
+torch._foreach_lerp_(averages, values, 0.5)
+found["lists"] = [x.tolist() for x in [*averages, *torch._foreach_mul(values, [2.0, 3.0])]]
+torch._foreach_copy_(averages, [values[1] * 4, torch.full((2,), 5.0)])
+found["lists"] += [x.tolist() for x in averages]
+print(json.dumps(found))
+"""
+
+
+def test_what_cuda_does_with_the_current_device_and_with_two(stack: EmbeddedStack) -> None:
+    zero, seven = [0.0, 0.0, 3.0], [7.0] * 6
+    assert run(stack, "like_cuda", LIKE_CUDA) == {
+        "sparse": ["cuda:1"],
+        "sums": [[zero, [9.0, 0.0, 0.0]], "cuda:0", [0.0, 8.0, 0.0, 4.0]],
+        "new": ["cuda:1"] * 4,
+        "of_first": ["cuda:0"] * 4,
+        "typed": ["cuda:1", "cuda:1", "cuda:1", "cuda:0", "cuda:1"],
+        "filled": [seven, [0.0, 1.0, 2.0, 3.0, 7.0, 7.0], [0.0, 7.0, 7.0, 3.0, 4.0, 5.0], [*seven[:5], 5.0]],
+        "streams": [[1, "cuda:1", True, 0, 1] * 2, 0, True],
+        "scattered": True,
+        "lists": [[0.5, 0.5], [0.5, 0.5], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0], [5.0, 5.0]],
+    }
+
+
 def test_each_device_is_a_session_of_one_task(stack: EmbeddedStack) -> None:
     code = (
         "import json, torch\nprint(json.dumps([torch.ones(8, device=f'cuda:{i}').sum().item() for i in range(torch.cuda.device_count())]))"
