@@ -146,7 +146,7 @@ found["apart"] = torch.equal(torch.rand(4, device="cuda:0").cpu(), torch.rand(4,
 before = [torch.cuda.memory_allocated(i) for i in range(2)]
 held = torch.zeros(1 << 20, device="cuda:1")
 found["grown"] = [torch.cuda.memory_allocated(i) - n for i, n in enumerate(before)]
-found["full"] = refused(lambda: torch.zeros(1 << 27, device="cuda:1")).partition(".")[0]
+found["full"] = refused(lambda: torch.zeros(1 << 40, device="cuda:1")).partition(" has")[0]
 found["compiled"] = torch.compile(lambda x: x.sin() + 1)(torch.zeros(2, device="cuda:1")).tolist()
 graph = torch.cuda.CUDAGraph()
 def capture():
@@ -176,7 +176,7 @@ def test_tensors_are_made_copied_and_refused_by_device(stack: EmbeddedStack) -> 
         "seeded": True,
         "apart": False,
         "grown": [0, 4 << 20],
-        "full": "OutOfMemoryError: CUDA out of memory",
+        "full": "OutOfMemoryError: CUDA out of memory. Tried to allocate 4096.00 GiB. GPU 1",
         "compiled": [1.0, 1.0],
         "graph": "AcceleratorError: CUDA error: operation failed due to a previous error during capture",
         "after": [2.0, 2.0],
@@ -259,3 +259,26 @@ def test_only_the_device_that_is_used_has_a_session(stack: EmbeddedStack) -> Non
         assert script.end() == 0, script.error
         assert json.loads(script.output) == ["cuda:1", [1.0, 1.0]]
         assert script.error.count("wooly: node ") == 1, script.error
+
+
+FORKED = """
+import json, os, torch
+torch.ones(2, device="cuda:USED").sum().item()
+read, write = os.pipe()
+if os.fork() == 0:
+    refused = []
+    for device in ("cuda:0", "cuda:1"):
+        try:
+            refused.append(torch.ones(2, device=device).tolist())
+        except RuntimeError as error:
+            refused.append(str(error)[:25])
+    os.write(write, json.dumps([torch.cuda._is_in_bad_fork(), *refused]).encode())
+    os._exit(0)
+os.wait()
+print(os.read(read, 1000).decode())
+"""
+
+
+@pytest.mark.parametrize("used", ["0", "1"])
+def test_a_forked_child_has_no_device_when_its_parent_used_one(stack: EmbeddedStack, used: str) -> None:
+    assert run(stack, f"forked_{used}", FORKED.replace("USED", used)) == [True, *["Cannot re-initialize CUDA"] * 2]

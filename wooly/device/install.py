@@ -93,9 +93,10 @@ def add_device(index: int) -> None:
     if index in RECORDERS:
         return
     kernels.serve_several()
-    HEAPS[index] = Heap(index, MemoryCounter())
+    HEAPS[index] = Heap(index, MemoryCounter(index))
     RECORDERS[index] = Recorder(HEAPS[index])
     RECORDERS[index].connect_with(partial(_connect[0], index))
+    RECORDERS[index].forked = RECORDER.forked
     atexit.register(RECORDERS[index].close)
 
 
@@ -182,9 +183,10 @@ def _after_step(*_: Any) -> None:
 
 
 def _after_fork() -> None:
+    forked = any(recorder.forked or recorder.is_open for recorder in RECORDERS.values())
     for recorder in RECORDERS.values():
-        recorder.after_fork()
-    if any(recorder.forked for recorder in RECORDERS.values()):
+        recorder.after_fork(forked)
+    if forked:
         kernels.after_fork()
 
 
