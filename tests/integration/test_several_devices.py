@@ -188,6 +188,9 @@ LIKE_CUDA = """
 import json, torch
 from torch import nn
 
+def to_cuda(x):
+    return x.cuda()
+
 a, b = torch.arange(6.0, device="cuda:0"), torch.arange(6.0, device="cuda:1")
 found = {}
 coo = torch.sparse_coo_tensor([[0, 1, 1], [2, 0, 0]], [3.0, 4.0, 5.0], (2, 3), device="cuda:1")
@@ -200,6 +203,10 @@ found["sums"] = [coo.to_dense().tolist(), str(coo.to("cuda:0")._values().device)
 found["new"] = [str(x.device) for x in (b.new_tensor([1.0]), b.new([1.0]), b.new(2, 3), b.new(b))]
 with torch.cuda.device(1):
     typed = [torch.cuda.FloatTensor([1.0]), torch.cuda.LongTensor(2), torch.ones(1).type(torch.cuda.HalfTensor)]
+    made = [torch.tensor(1, device="cuda"), torch.as_tensor([1], device="cuda"), torch.asarray([1], device="cuda"),
+            torch.sparse_coo_tensor([[0]], [1.0], (2,), device="cuda"), torch.jit.script(to_cuda)(torch.ones(1)),
+            torch.compile(lambda x: x * torch.tensor([2.0, 1.0], device="cuda"), dynamic=False)(b[:2])]
+    found["made"] = sorted({str(x.device) for x in made})
     found["typed"] = [str(x.device) for x in (*typed, a.type(torch.cuda.HalfTensor), torch.cuda.FloatTensor(a))]
     found["of_first"] = [str(x.device) for x in (a.new_tensor([1.0]), a.new(2), a.to_sparse() * 2, coo.to("cuda:0")._indices())]
 number = torch.tensor(7.0, device="cuda:0")
@@ -236,6 +243,7 @@ def test_what_cuda_does_with_the_current_device_and_with_two(stack: EmbeddedStac
         "sums": [[zero, [9.0, 0.0, 0.0]], "cuda:0", [0.0, 8.0, 0.0, 4.0]],
         "new": ["cuda:1"] * 4,
         "of_first": ["cuda:0"] * 4,
+        "made": ["cuda:1"],
         "typed": ["cuda:1", "cuda:1", "cuda:1", "cuda:0", "cuda:1"],
         "filled": [seven, [0.0, 1.0, 2.0, 3.0, 7.0, 7.0], [0.0, 7.0, 7.0, 3.0, 4.0, 5.0], [*seven[:5], 5.0]],
         "streams": [[1, "cuda:1", True, 0, 1] * 2, 0, True],
