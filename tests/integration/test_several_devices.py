@@ -223,7 +223,7 @@ for context in (torch.cuda.stream(there), there):
         with torch.cuda.stream(here):
             inside += [torch.cuda.current_device()]
         inside += [torch.cuda.current_device()]
-found["streams"] = [inside, torch.cuda.current_device(), torch.cuda.current_stream(1) == torch.cuda.default_stream(1)]
+found["streams"] = [inside, str(there.record_event().device), torch.cuda.current_device(), torch.cuda.current_stream(1) == torch.cuda.default_stream(1)]
 net = nn.DataParallel(nn.Linear(6, 2).cuda())
 x = torch.randn(5, 6)
 found["scattered"] = torch.allclose(net(x).cpu(), net.module(x.cuda()).cpu(), atol=1e-6)  # a batch that is on the CPU
@@ -246,7 +246,7 @@ def test_what_cuda_does_with_the_current_device_and_with_two(stack: EmbeddedStac
         "made": ["cuda:1"],
         "typed": ["cuda:1", "cuda:1", "cuda:1", "cuda:0", "cuda:1"],
         "filled": [seven, [0.0, 1.0, 2.0, 3.0, 7.0, 7.0], [0.0, 7.0, 7.0, 3.0, 4.0, 5.0], [*seven[:5], 5.0]],
-        "streams": [[1, "cuda:1", True, 0, 1] * 2, 0, True],
+        "streams": [[1, "cuda:1", True, 0, 1] * 2, "cuda:1", 0, True],
         "scattered": True,
         "lists": [[0.5, 0.5], [0.5, 0.5], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0], [5.0, 5.0]],
     }

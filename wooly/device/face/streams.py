@@ -124,6 +124,7 @@ class Event:
 
     def record(self, stream: Any = None) -> None:
         self._recorded = True
+        self.device = (stream or _current_stream()).device
         if self.enable_timing:
             self._face.synchronize()
             self._done_s = time.perf_counter()
