@@ -114,6 +114,7 @@ def refused(call):
 a, b = torch.arange(6.0, device="cuda:0"), torch.arange(6.0, device="cuda:1")
 found = {"mixed": [refused(lambda: a + b), refused(lambda: torch.cat([a, b])), refused(lambda: a.index_select(0, b.long())),
                    refused(lambda: a.add_(b)), refused(lambda: a + b)]}
+found["beside_cpu"] = refused(lambda: b + torch.ones(6)).partition(" (")[0]
 found["unchanged"] = a.tolist()
 with torch.cuda.device(1):
     found["current"] = str(torch.ones(1, device="cuda").device)
@@ -163,6 +164,7 @@ def test_tensors_are_made_copied_and_refused_by_device(stack: EmbeddedStack) -> 
     found = run(stack, "places", PLACES)
     mixed = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cuda:1!"
     assert found.pop("mixed") == [mixed] * 5
+    assert found.pop("beside_cpu") == mixed.replace("cuda:1", "cpu").replace("cuda:0", "cuda:1")
     numbers = [float(i) for i in range(6)]
     assert found == {
         "unchanged": numbers,
