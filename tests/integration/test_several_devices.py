@@ -202,6 +202,9 @@ torch.optim.SparseAdam(table.parameters()).step()
 sparse = [coo, coo.coalesce(), coo.t(), coo.clone(), coo * 2, torch.zeros_like(coo), b.to_sparse(), table.weight.grad]
 found["sparse"] = sorted({str(part.device) for x in sparse for part in (x, x._indices(), x._values(), x.to_dense())})
 found["sums"] = [coo.to_dense().tolist(), str(coo.to("cuda:0")._values().device), table.weight.grad.to_dense().sum(1).tolist()[:4]]
+made = [lambda d: torch.rand_like(b, device=d), lambda d: b.new_zeros(2, device=d), lambda d: torch.ones_like(b, device=d)]
+elsewhere = [make(device) for device in ("cpu", "meta", "cuda:0") for make in made]
+found["elsewhere"] = [str(x.device) for x in (*elsewhere, b.new(2, device="cuda:0"))]
 found["new"] = [str(x.device) for x in (b.new_tensor([1.0]), b.new([1.0]), b.new(2, 3), b.new(b))]
 with torch.cuda.device(1):
     typed = [torch.cuda.FloatTensor([1.0]), torch.cuda.LongTensor(2), torch.ones(1).type(torch.cuda.HalfTensor)]
@@ -225,7 +228,8 @@ for context in (torch.cuda.stream(there), there):
         with torch.cuda.stream(here):
             inside += [torch.cuda.current_device()]
         inside += [torch.cuda.current_device()]
-found["streams"] = [inside, str(there.record_event().device), torch.cuda.current_device(), torch.cuda.current_stream(1) == torch.cuda.default_stream(1)]
+found["streams"] = [inside, str(there.record_event().device), torch.cuda.current_device(),
+                    torch.cuda.current_stream(1) == torch.cuda.default_stream(1)]
 net = nn.DataParallel(nn.Linear(6, 2).cuda())
 x = torch.randn(5, 6)
 found["scattered"] = torch.allclose(net(x).cpu(), net.module(x.cuda()).cpu(), atol=1e-6)  # a batch that is on the CPU
@@ -243,6 +247,7 @@ def test_what_cuda_does_with_the_current_device_and_with_two(stack: EmbeddedStac
     assert run(stack, "like_cuda", LIKE_CUDA) == {
         "sparse": ["cuda:1"],
         "sums": [[zero, [9.0, 0.0, 0.0]], "cuda:0", [0.0, 8.0, 0.0, 4.0]],
+        "elsewhere": [*["cpu"] * 3, *["meta"] * 3, *["cuda:0"] * 4],
         "new": ["cuda:1"] * 4,
         "of_first": ["cuda:0"] * 4,
         "made": ["cuda:1"],

@@ -23,6 +23,7 @@ from wooly.device.backend import (
     handle_of,
     has_kernel,
     index_of_handle,
+    is_our_device,
     is_tracing,
     make_empty,
     make_storage,
@@ -105,6 +106,7 @@ _shared: Final[dict[str, Any]] = {
     "where": _where,
     "index_of_handle": index_of_handle,
     "check_device": transfer.check_device,
+    "is_our_device": is_our_device,
     "moved_beside": transfer.moved_beside,
     "recorders": RECORDERS,
     "pending": RECORDER.pending,
@@ -262,7 +264,7 @@ def _source(info: OpInfo, entry: Entry | None) -> tuple[str, dict[str, Any]]:
         device = next((name for name, arg in zip(names, info.args, strict=True) if arg.kind is Kind.DEVICE), None)
         body.append(f"at = where(found{', ' + device if device else ''})")
         if device and info.takes_tensors:
-            body.append(f"if {device} is not None and check_device({device}) != at: return apart(check_device({device}), {values})")
+            body.append(f"if is_our_device({device}) and check_device({device}) != at: return apart(check_device({device}), {values})")
     body += _mutating_tail(info, names, values) if info.mutates else _functional_tail(values)
     positional = [n for n, arg in zip(names, info.args, strict=True) if not arg.kwarg_only]
     keywords = [n for n, arg in zip(names, info.args, strict=True) if arg.kwarg_only]

@@ -15,7 +15,7 @@ import torch
 
 from wooly.device.backend import is_our_device, is_ours, raw_device
 from wooly.device.face.api import Face, overridable, put
-from wooly.device.face.devices import index_of
+from wooly.device.face.devices import index_of, to_backend
 from wooly.device.face.generators import DeviceGenerator
 
 __all__ = ["PINNING_FUNCTIONS", "PINNING_METHODS", "RANDOM_FUNCTIONS", "RANDOM_METHODS", "patch"]
@@ -105,8 +105,8 @@ def _beside_self(original: Callable[..., torch.Tensor]) -> Callable[..., torch.T
     @overridable(original)
     def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         of_memory = original.__name__ == "new" and args and isinstance(args[0], torch.Tensor | torch.TypedStorage | torch.UntypedStorage)
-        if is_ours(self) and not of_memory and kwargs.get("device") is None:
-            kwargs["device"] = raw_device(self)
+        if is_ours(self) and not of_memory:
+            kwargs["device"] = raw_device(self) if kwargs.get("device") is None else to_backend(kwargs["device"])
         return original(self, *args, **kwargs)
 
     return new
