@@ -114,6 +114,7 @@ def refused(call):
 a, b = torch.arange(6.0, device="cuda:0"), torch.arange(6.0, device="cuda:1")
 found = {"mixed": [refused(lambda: a + b), refused(lambda: torch.cat([a, b])), refused(lambda: a.index_select(0, b.long())),
                    refused(lambda: a.add_(b)), refused(lambda: a + b)]}
+found["beside_cpu"] = refused(lambda: b + torch.ones(6)).partition(" (")[0]
 found["unchanged"] = a.tolist()
 with torch.cuda.device(1):
     found["current"] = str(torch.ones(1, device="cuda").device)
@@ -146,7 +147,7 @@ found["apart"] = torch.equal(torch.rand(4, device="cuda:0").cpu(), torch.rand(4,
 before = [torch.cuda.memory_allocated(i) for i in range(2)]
 held = torch.zeros(1 << 20, device="cuda:1")
 found["grown"] = [torch.cuda.memory_allocated(i) - n for i, n in enumerate(before)]
-found["full"] = refused(lambda: torch.zeros(1 << 27, device="cuda:1")).partition(".")[0]
+found["full"] = refused(lambda: torch.zeros(1 << 40, device="cuda:1")).partition(" has")[0]
 found["compiled"] = torch.compile(lambda x: x.sin() + 1)(torch.zeros(2, device="cuda:1")).tolist()
 graph = torch.cuda.CUDAGraph()
 def capture():
@@ -163,6 +164,7 @@ def test_tensors_are_made_copied_and_refused_by_device(stack: EmbeddedStack) -> 
     found = run(stack, "places", PLACES)
     mixed = "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cuda:1!"
     assert found.pop("mixed") == [mixed] * 5
+    assert found.pop("beside_cpu") == mixed.replace("cuda:1", "cpu").replace("cuda:0", "cuda:1")
     numbers = [float(i) for i in range(6)]
     assert found == {
         "unchanged": numbers,
@@ -176,11 +178,84 @@ def test_tensors_are_made_copied_and_refused_by_device(stack: EmbeddedStack) -> 
         "seeded": True,
         "apart": False,
         "grown": [0, 4 << 20],
-        "full": "OutOfMemoryError: CUDA out of memory",
+        "full": "OutOfMemoryError: CUDA out of memory. Tried to allocate 4096.00 GiB. GPU 1",
         "compiled": [1.0, 1.0],
         "graph": "AcceleratorError: CUDA error: operation failed due to a previous error during capture",
         "after": [2.0, 2.0],
         "beyond": "AcceleratorError: CUDA error: invalid device ordinal",
+    }
+
+
+LIKE_CUDA = """
+import json, torch
+from torch import nn
+
+def to_cuda(x):
+    return x.cuda()
+
+a, b = torch.arange(6.0, device="cuda:0"), torch.arange(6.0, device="cuda:1")
+found = {}
+coo = torch.sparse_coo_tensor([[0, 1, 1], [2, 0, 0]], [3.0, 4.0, 5.0], (2, 3), device="cuda:1")
+table = nn.Embedding(10, 4, sparse=True, device="cuda:1")
+table(torch.tensor([1, 1, 3], device="cuda:1")).sum().backward()
+torch.optim.SparseAdam(table.parameters()).step()
+sparse = [coo, coo.coalesce(), coo.t(), coo.clone(), coo * 2, torch.zeros_like(coo), b.to_sparse(), table.weight.grad]
+found["sparse"] = sorted({str(part.device) for x in sparse for part in (x, x._indices(), x._values(), x.to_dense())})
+found["sums"] = [coo.to_dense().tolist(), str(coo.to("cuda:0")._values().device), table.weight.grad.to_dense().sum(1).tolist()[:4]]
+made = [lambda d: torch.rand_like(b, device=d), lambda d: b.new_zeros(2, device=d), lambda d: torch.ones_like(b, device=d)]
+elsewhere = [make(device) for device in ("cpu", "meta", "cuda:0") for make in made]
+found["elsewhere"] = [str(x.device) for x in (*elsewhere, b.new(2, device="cuda:0"))]
+found["new"] = [str(x.device) for x in (b.new_tensor([1.0]), b.new([1.0]), b.new(2, 3), b.new(b))]
+with torch.cuda.device(1):
+    typed = [torch.cuda.FloatTensor([1.0]), torch.cuda.LongTensor(2), torch.ones(1).type(torch.cuda.HalfTensor)]
+    made = [torch.tensor(1, device="cuda"), torch.as_tensor([1], device="cuda"), torch.asarray([1], device="cuda"),
+            torch.sparse_coo_tensor([[0]], [1.0], (2,), device="cuda"), torch.jit.script(to_cuda)(torch.ones(1)),
+            torch.compile(lambda x: x * torch.tensor([2.0, 1.0], device="cuda"), dynamic=False)(b[:2])]
+    found["made"] = sorted({str(x.device) for x in made})
+    found["typed"] = [str(x.device) for x in (*typed, a.type(torch.cuda.HalfTensor), torch.cuda.FloatTensor(a))]
+    found["of_first"] = [str(x.device) for x in (a.new_tensor([1.0]), a.new(2), a.to_sparse() * 2, coo.to("cuda:0")._indices())]
+number = torch.tensor(7.0, device="cuda:0")
+filled, masked, put = b.clone(), b.clone(), b.clone()
+filled.fill_(number)
+masked.masked_fill_(masked > 3, number)
+put[torch.tensor([1, 2], device="cuda:1")] = number
+found["filled"] = [filled.tolist(), masked.tolist(), put.tolist(), b.masked_fill(b < 5, number).tolist()]
+here, there = torch.cuda.Stream(), torch.cuda.Stream(device=1)
+inside = []
+for context in (torch.cuda.stream(there), there):
+    with context:
+        inside += [torch.cuda.current_device(), str(torch.ones(1, device="cuda").device), torch.cuda.current_stream() == there]
+        with torch.cuda.stream(here):
+            inside += [torch.cuda.current_device()]
+        inside += [torch.cuda.current_device()]
+found["streams"] = [inside, str(there.record_event().device), torch.cuda.current_device(),
+                    torch.cuda.current_stream(1) == torch.cuda.default_stream(1)]
+net = nn.DataParallel(nn.Linear(6, 2).cuda())
+x = torch.randn(5, 6)
+found["scattered"] = torch.allclose(net(x).cpu(), net.module(x.cuda()).cpu(), atol=1e-6)  # a batch that is on the CPU
+averages, values = [torch.zeros(2, device=f"cuda:{i}") for i in range(2)], [torch.ones(2, device=f"cuda:{i}") for i in range(2)]
+torch._foreach_lerp_(averages, values, 0.5)
+found["lists"] = [x.tolist() for x in [*averages, *torch._foreach_mul(values, [2.0, 3.0])]]
+torch._foreach_copy_(averages, [values[1] * 4, torch.full((2,), 5.0)])
+found["lists"] += [x.tolist() for x in averages]
+print(json.dumps(found))
+"""
+
+
+def test_what_cuda_does_with_the_current_device_and_with_two(stack: EmbeddedStack) -> None:
+    zero, seven = [0.0, 0.0, 3.0], [7.0] * 6
+    assert run(stack, "like_cuda", LIKE_CUDA) == {
+        "sparse": ["cuda:1"],
+        "sums": [[zero, [9.0, 0.0, 0.0]], "cuda:0", [0.0, 8.0, 0.0, 4.0]],
+        "elsewhere": [*["cpu"] * 3, *["meta"] * 3, *["cuda:0"] * 4],
+        "new": ["cuda:1"] * 4,
+        "of_first": ["cuda:0"] * 4,
+        "made": ["cuda:1"],
+        "typed": ["cuda:1", "cuda:1", "cuda:1", "cuda:0", "cuda:1"],
+        "filled": [seven, [0.0, 1.0, 2.0, 3.0, 7.0, 7.0], [0.0, 7.0, 7.0, 3.0, 4.0, 5.0], [*seven[:5], 5.0]],
+        "streams": [[1, "cuda:1", True, 0, 1] * 2, "cuda:1", 0, True],
+        "scattered": True,
+        "lists": [[0.5, 0.5], [0.5, 0.5], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0], [5.0, 5.0]],
     }
 
 
@@ -199,3 +274,26 @@ def test_only_the_device_that_is_used_has_a_session(stack: EmbeddedStack) -> Non
         assert script.end() == 0, script.error
         assert json.loads(script.output) == ["cuda:1", [1.0, 1.0]]
         assert script.error.count("wooly: node ") == 1, script.error
+
+
+FORKED = """
+import json, os, torch
+torch.ones(2, device="cuda:USED").sum().item()
+read, write = os.pipe()
+if os.fork() == 0:
+    refused = []
+    for device in ("cuda:0", "cuda:1"):
+        try:
+            refused.append(torch.ones(2, device=device).tolist())
+        except RuntimeError as error:
+            refused.append(str(error)[:25])
+    os.write(write, json.dumps([torch.cuda._is_in_bad_fork(), *refused]).encode())
+    os._exit(0)
+os.wait()
+print(os.read(read, 1000).decode())
+"""
+
+
+@pytest.mark.parametrize("used", ["0", "1"])
+def test_a_forked_child_has_no_device_when_its_parent_used_one(stack: EmbeddedStack, used: str) -> None:
+    assert run(stack, f"forked_{used}", FORKED.replace("USED", used)) == [True, *["Cannot re-initialize CUDA"] * 2]

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
 from wooly.device import attention, checks, collectives, fallback, kernels, sparse, transfer
-from wooly.device.backend import BACKEND, CPU_KEYS, all_op_names, has_kernel, is_our_device, library
+from wooly.device.backend import BACKEND, CPU_KEYS, all_op_names, has_kernel, is_our_device, library, raw_device
 from wooly.device.lowering import COMPOSITES, LOWERINGS, fft
 from wooly.device.memory import MemoryCounter
 from wooly.device.recorder import RECORDER, RECORDERS, Recorder
@@ -93,9 +93,10 @@ def add_device(index: int) -> None:
     if index in RECORDERS:
         return
     kernels.serve_several()
-    HEAPS[index] = Heap(index, MemoryCounter())
+    HEAPS[index] = Heap(index, MemoryCounter(index))
     RECORDERS[index] = Recorder(HEAPS[index])
     RECORDERS[index].connect_with(partial(_connect[0], index))
+    RECORDERS[index].forked = RECORDER.forked
     atexit.register(RECORDERS[index].close)
 
 
@@ -149,12 +150,17 @@ def _structural(op: Any, cpu_keys: Any) -> Callable[..., Any]:
     kernel = view_kernel(op, cpu_keys)
 
     def named(*args: Any, **kwargs: Any) -> Any:
-        """With the name that C++ has for this device, where the program says "cuda"."""
+        """With the name that C++ has for this device, where the program says "cuda", and its number for what C++ makes without one."""
+        index = None
         if is_our_device(kwargs.get("device")):
-            kwargs["device"] = torch.device(BACKEND, transfer.check_device(kwargs["device"]))
-        return kernel(*args, **kwargs)
+            index = transfer.check_device(kwargs["device"])
+            kwargs["device"] = torch.device(BACKEND, index)
+        elif isinstance(args[0], torch.Tensor):
+            index = raw_device(args[0]).index
+        with transfer.beside(index):
+            return kernel(*args, **kwargs)
 
-    return named if any(argument.name == "device" for argument in op._schema.arguments) else kernel
+    return named
 
 
 def _here(factory: Any) -> Callable[..., Any]:
@@ -177,9 +183,10 @@ def _after_step(*_: Any) -> None:
 
 
 def _after_fork() -> None:
+    forked = any(recorder.forked or recorder.is_open for recorder in RECORDERS.values())
     for recorder in RECORDERS.values():
-        recorder.after_fork()
-    if any(recorder.forked for recorder in RECORDERS.values()):
+        recorder.after_fork(forked)
+    if forked:
         kernels.after_fork()
 
 
@@ -273,22 +280,36 @@ def _in_pieces(info: OpInfo, kernel: Callable[..., Any]) -> Callable[..., Any]:
     lists = [arg.kind in (Kind.TENSORS, Kind.NUMBERS) for arg in info.args]
     named = {arg.name for arg, is_list in zip(info.args, lists, strict=True) if is_list}
 
-    def in_pieces(*args: Any, **kwargs: Any) -> Any:
+    def in_pieces(*args: Any, piece_max: int = _PIECE, **kwargs: Any) -> Any:
         n = len(args[0])
-        if n <= _PIECE:
-            return kernel(*args, **kwargs)
+        if n <= piece_max:
+            try:
+                return kernel(*args, **kwargs)
+            except RuntimeError:
+                if not _on_several_devices(args):
+                    raise
+                if n > 1:  # one by one, as CUDA then does
+                    return in_pieces(*args, piece_max=1, **kwargs)
+                if info.base != "_foreach_copy_":
+                    raise
+                args[0][0].copy_(args[1][0], *args[2:])
+                return None
         at = [i for i, value in enumerate(args) if lists[i] and isinstance(value, list | tuple)]
         names = [name for name, value in kwargs.items() if name in named and isinstance(value, list | tuple)]
         if any(len(value) not in (0, n) for value in (*(args[i] for i in at), *(kwargs[name] for name in names))):
             return kernel(*args, **kwargs)  # which raises what torch raises
         out: list[Any] = []
-        for start in range(0, n, _PIECE):
-            piece = slice(start, start + _PIECE)
+        for start in range(0, n, piece_max):
+            piece = slice(start, start + piece_max)
             given = [value[piece] if i in at else value for i, value in enumerate(args)]
-            out += kernel(*given, **kwargs | {name: kwargs[name][piece] for name in names}) or ()
+            out += in_pieces(*given, **kwargs | {name: kwargs[name][piece] for name in names}) or ()
         return None if info.mutates else out
 
     return in_pieces
+
+
+def _on_several_devices(values: Sequence[Any]) -> bool:
+    return len({raw_device(tensor) for _, tensor in checks.tensors_of(values)}) > 1
 
 
 def _counting_versions(kernel: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,6 +23,7 @@ from wooly.device.backend import (
     handle_of,
     has_kernel,
     index_of_handle,
+    is_our_device,
     is_tracing,
     make_empty,
     make_storage,
@@ -105,6 +106,8 @@ _shared: Final[dict[str, Any]] = {
     "where": _where,
     "index_of_handle": index_of_handle,
     "check_device": transfer.check_device,
+    "is_our_device": is_our_device,
+    "moved_beside": transfer.moved_beside,
     "recorders": RECORDERS,
     "pending": RECORDER.pending,
     "append": RECORDER.pending.append,
@@ -246,6 +249,9 @@ def _source(info: OpInfo, entry: Entry | None) -> tuple[str, dict[str, Any]]:
     body: list[str] = []
     keys = []
     bits = _bits(info)
+    if _serves_several and info.base in _FROM_ANYWHERE:
+        at = next(name for name, arg in zip(names, info.args, strict=True) if arg.name.startswith("value"))
+        body.append(f"if isinstance({at}, Tensor) and not {at}.dim() and not {at}.is_cpu: {at} = moved_beside({names[0]}, {at})")
     for i, (name, arg) in enumerate(zip(names, info.args, strict=True)):
         lines, key = _argument(i, name, arg, entry, bits, constant, info.base in _SHAPED_BY_NUMBERS)
         body += lines
@@ -258,7 +264,7 @@ def _source(info: OpInfo, entry: Entry | None) -> tuple[str, dict[str, Any]]:
         device = next((name for name, arg in zip(names, info.args, strict=True) if arg.kind is Kind.DEVICE), None)
         body.append(f"at = where(found{', ' + device if device else ''})")
         if device and info.takes_tensors:
-            body.append(f"if {device} is not None and check_device({device}) != at: return apart(check_device({device}), {values})")
+            body.append(f"if is_our_device({device}) and check_device({device}) != at: return apart(check_device({device}), {values})")
     body += _mutating_tail(info, names, values) if info.mutates else _functional_tail(values)
     positional = [n for n, arg in zip(names, info.args, strict=True) if not arg.kwarg_only]
     keywords = [n for n, arg in zip(names, info.args, strict=True) if arg.kwarg_only]
@@ -271,6 +277,9 @@ def _source(info: OpInfo, entry: Entry | None) -> tuple[str, dict[str, Any]]:
 _RESERVED: Final = frozenset({"get", "miss", "handles", "numbers", "key", "plan", "t", "x", "kx", "check", "found", "at"})
 """Names of generated code that are in use while arguments are still needed."""
 
+
+_FROM_ANYWHERE: Final = frozenset({"fill", "fill_", "masked_fill", "masked_fill_", "index_put", "index_put_", "_index_put_impl_"})
+"""Operations whose value may be one element of another device."""
 
 _SHAPED_BY_NUMBERS: Final = frozenset({"arange", "range"})
 """Operations whose result's size depends on the values of number arguments: those are part of the key although they are scalar slots."""

@@ -15,15 +15,16 @@ __all__ = ["MemoryCounter", "MEMORY"]
 
 class MemoryCounter:
     """``allocated`` bytes live now, ``quota`` bytes allowed (0: not limited); ``refusals``: how often more was asked for.
-    ``capacity``: bytes of the device, which no buffer can exceed (0: not known).
+    ``capacity``: bytes of the device, number ``index``, which no buffer can exceed (0: not known).
 
     The hot path adds to ``allocated`` and compares it with ``mark`` only; ``mark`` is the lower of the quota and the highest use so
     far, so everything rare (a new peak, too much, the first use of all) happens in ``over``.
     """
 
-    __slots__ = ("allocated", "capacity", "mark", "peak", "quota", "refusals")
+    __slots__ = ("allocated", "capacity", "index", "mark", "peak", "quota", "refusals")
 
-    def __init__(self) -> None:
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
         self.allocated = 0
         self.peak = 0
         self.quota = 0
@@ -41,7 +42,7 @@ class MemoryCounter:
             self.refusals += 1
             raise from_fault(
                 "QuotaExceeded",
-                f"CUDA out of memory. Tried to allocate {_mib(nbytes)}. GPU 0 has a total capacity of {_mib(self.capacity)}.",
+                f"CUDA out of memory. Tried to allocate {_mib(nbytes)}. GPU {self.index} has a total capacity of {_mib(self.capacity)}.",
             )
         if self.quota and self.allocated > self.quota:
             gc.collect()  # buffers kept alive by reference cycles only

@@ -100,9 +100,9 @@ class Recorder:
         if self.forked:
             raise ForkError(FORK_MESSAGE)
 
-    def after_fork(self) -> None:
-        """The child must neither use nor close its parent's session."""
-        self.forked = self.forked or self._link is not None
+    def after_fork(self, forked: bool) -> None:
+        """The child must neither use nor close its parent's session. ``forked``: the parent had used a device."""
+        self.forked = forked
         self.pending.clear()
         self._lock = threading.RLock()
 

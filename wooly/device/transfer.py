@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,7 +43,7 @@ from wooly.link import ReadBytes
 
 __all__ = [
     "upload", "fetch", "fetch_all", "bytes_tensor", "empty", "empty_strided", "make_copy_", "make_to_copy", "local_scalar_dense", "equal",
-    "check_device", "check_device_with", "index_of_call",
+    "beside", "check_device", "check_device_with", "index_of_call", "moved_beside",
     "resize_", "resize_output", "resize_storage", "replace_whole", "set_storage_offset_",
     "set_storage_", "set_tensor_", "set_",
 ]  # fmt: skip
@@ -224,8 +226,29 @@ def check_device_with(check: Callable[[Any], int]) -> None:
     _device_check = check
 
 
+class _Guard(threading.local):
+    """``index``: what a device without a number means, in place of the current one."""
+
+    index: int | None = None
+
+
+_guard: Final = _Guard()
+
+
+@contextmanager
+def beside(index: int | None) -> Iterator[None]:
+    """What a device guard of CUDA does: inside, torch's C++ makes on device ``index`` what it makes without a number."""
+    before, _guard.index = _guard.index, index
+    try:
+        yield
+    finally:
+        _guard.index = before
+
+
 def check_device(device: Any) -> int:
     """The number of ``device``; None: of the current one. Raises what CUDA raises for a device that does not exist."""
+    if _guard.index is not None and (device is None or device.index is None):
+        return _guard.index
     return _device_check(device)
 
 
@@ -266,7 +289,7 @@ def make_copy_(on_device: Callable[..., Any]) -> Callable[..., torch.Tensor]:
             if not (self.dtype in FROM_TORCH and src.dtype in FROM_TORCH):
                 _copy_bits(self, src)
             elif is_ours(src):
-                on_device(self, _beside(self, src))
+                on_device(self, moved_beside(self, src))
             elif raw_device(src).type == "cpu":
                 if _replacing and _is_whole(self, src):
                     _replace(self, src)
@@ -281,7 +304,7 @@ def make_copy_(on_device: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     return copy_
 
 
-def _beside(self: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
+def moved_beside(self: torch.Tensor, src: torch.Tensor) -> torch.Tensor:
     """``src`` on the device of ``self``: what is on another one travels over this machine."""
     return src if raw_device(src) == raw_device(self) else upload(fetch(src), raw_device(self).index)
 

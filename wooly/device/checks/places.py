@@ -59,17 +59,16 @@ CPU_INDEX_OPS: Final = frozenset(
 
 def devices(info: OpInfo, values: Sequence[Any]) -> None:
     """Every tensor on the device, but for 0-dim CPU tensors that are only read; raises RuntimeError as CUDA does."""
-    found: set[int] = set()
+    found = {raw_device(tensor).index for _, tensor in tensors_of(values) if is_ours(tensor)}
     for i, tensor in tensors_of(values):
         if is_ours(tensor):
-            found.add(raw_device(tensor).index)
             continue
         arg = info.args[i]
         device = raw_device(tensor)
         if device.type == "cpu" and not arg.written and (tensor.dim() == 0 or may_be_cpu_indices(info, i)):
             continue
         raise RuntimeError(
-            f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and {device}! "
+            f"Expected all tensors to be on the same device, but found at least two devices, cuda:{min(found, default=0)} and {device}! "
             f"(when checking argument for argument {arg.name} in method wrapper_CUDA_{info.base})"
         )
     if len(found) > 1:

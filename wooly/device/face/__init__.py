@@ -41,7 +41,7 @@ def patch(apis: Mapping[int, RecorderApi], device_count: int = 1) -> None:
     errors.present(errors.QuotaExceeded, _OutOfMemory)
     errors.present(errors.DeviceAssertError, _DeviceAssert)
     errors.present(errors.OutOfFuelError, _OutOfFuel)
-    guard.lend()
+    guard.lend(devices.current if device_count > 1 and not devices.is_rank() else None)
     for put_on in (
         bindings.patch, cuda.patch, bindings.patch_comm, streams.patch, generators.patch, cuda.patch_accelerator, tensors.patch_legacy,
         tensors.patch, storages.patch, foreign.patch, factories.patch, autocast.patch, switches.patch_recurrent, switches.patch,

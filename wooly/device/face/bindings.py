@@ -11,10 +11,11 @@ from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor
+from torch.nn.parallel import _functions
 
 from wooly.device.face import memory
 from wooly.device.face.api import Face, put
-from wooly.device.face.devices import count, current, index_of, make_current, no_devices, number_of, ours
+from wooly.device.face.devices import count, current, index_of, make_current, no_devices, number_of, ours, shown
 from wooly.errors import ForkError
 
 __all__ = ["ARCHITECTURE", "CUDA_VERSION", "in_bad_fork", "patch"]
@@ -220,5 +221,7 @@ def _gather_out(tensors: Sequence[Tensor], out: Tensor, dim: int) -> Tensor:
 def patch_comm(face: Face) -> None:
     """Put them in place."""
     put(torch.cuda.nccl, "is_available", lambda tensors: False)  # sums of several devices are made by additions
+    get_stream: Any = _functions._get_stream
+    put(_functions, "_get_stream", lambda device: get_stream(shown(device)))  # torch.device(0), as torch's code writes it, is ours
     for function in (_scatter, _gather, _broadcast, _broadcast_coalesced, _broadcast_out, _scatter_out, _gather_out):
         put(torch._C, function.__name__, function)

@@ -15,7 +15,7 @@ import torch
 
 from wooly.device.backend import is_our_device, is_ours, raw_device
 from wooly.device.face.api import Face, overridable, put
-from wooly.device.face.devices import index_of
+from wooly.device.face.devices import index_of, to_backend
 from wooly.device.face.generators import DeviceGenerator
 
 __all__ = ["PINNING_FUNCTIONS", "PINNING_METHODS", "RANDOM_FUNCTIONS", "RANDOM_METHODS", "patch"]
@@ -46,6 +46,8 @@ def patch(face: Face) -> None:
             put(owner, name, _pinning(getattr(owner, name)))
     for name in ("linspace", "logspace"):
         put(torch, name, _between_tensors(getattr(torch, name)))
+    for name in ("new", "new_tensor"):
+        put(torch.Tensor, name, _beside_self(getattr(torch.Tensor, name)))
     for owner, names in ((torch, RANDOM_FUNCTIONS), (torch.Tensor, RANDOM_METHODS)):
         for name in names:
             put(owner, name, _drawing(getattr(owner, name)))
@@ -95,6 +97,19 @@ def _drawing(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 def _check_generator(tensor: torch.Tensor) -> None:
     if raw_device(tensor).type == "cpu":
         raise RuntimeError("Expected a 'cpu' device type for generator but found 'cuda'")
+
+
+def _beside_self(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """What torch's C++ makes on the current device, which for CUDA is then that of ``self``."""
+
+    @overridable(original)
+    def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        of_memory = original.__name__ == "new" and args and isinstance(args[0], torch.Tensor | torch.TypedStorage | torch.UntypedStorage)
+        if is_ours(self) and not of_memory:
+            kwargs["device"] = raw_device(self) if kwargs.get("device") is None else to_backend(kwargs["device"])
+        return original(self, *args, **kwargs)
+
+    return new
 
 
 def _same_device(out: Any, device: Any) -> bool:

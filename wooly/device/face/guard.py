@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,12 +27,15 @@ _LIBRARIES: Final = Path(torch.__file__).parent / "lib"
 _INCLUDE: Final = _LIBRARIES.parent / "include"
 _GUARD: Final = _INCLUDE / "c10" / "core" / "impl" / "DeviceGuardImplInterface.h"
 _HOOKS: Final = tuple(_INCLUDE / "ATen" / "detail" / f"{name}HooksInterface.h" for name in ("Accelerator", "PrivateUse1"))
+_GET_DEVICE: Final = ctypes.CFUNCTYPE(ctypes.c_uint16, ctypes.c_void_p)  # c10::Device: a byte of type, a byte of index
+_kept: Final[list[Any]] = []  # functions that the tables below name
 _tables: Final[dict[int, ctypes.Array[ctypes.c_void_p]]] = {}  # tables of virtual functions, by the object that has one
 
 
-def lend() -> None:
-    """Let device type CUDA have a guard that needs no driver; raises UnsupportedTorch when this torch looks different."""
-    _settle_streams()
+def lend(current: Callable[[], int] | None) -> None:
+    """Let device type CUDA have a guard that needs no driver; raises UnsupportedTorch when this torch looks different. ``current``: gives
+    the number of the thread's current device, None: there is one device."""
+    _settle_streams(current)
     _lend_pinned_memory()
     if torch._C._has_cuda:
         # A CUDA build has a function for this: its real guard gives way to one that does nothing when there is no device.
@@ -55,21 +58,25 @@ def lend() -> None:
     registry[_CUDA] = registry[_PRIVATE_USE]
 
 
-def _settle_streams() -> None:
+def _settle_streams(current: Callable[[], int] | None) -> None:
     """Replace our guard's ``exchangeStream``, which calls into Python, by that of the meta device, which does nothing.
 
     Autograd calls it when it leaves an operation, also while an exception of a hook is on its way out. A Python call with an exception
-    pending fails, and torch ends the process then.
+    pending fails, and torch ends the process then. ``getDevice`` answers ``current``, where ``torch.tensor(0, device="cuda")`` asks.
     """
     try:
         declared = _declared(_GUARD)
         registry = (ctypes.c_void_p * _SLOTS).in_dll(ctypes.CDLL(str(_LIBRARIES / "libc10.so")), _SYMBOL)
-        place = declared.index("exchangeStream")
+        place, asked = declared.index("exchangeStream"), declared.index("getDevice")
     except (OSError, ValueError):
         return
     ours, meta = registry[_PRIVATE_USE], registry[_META]
     if ours and meta:
-        _replace(ours, declared, {place: _table_of(meta)[place]})
+        functions = {place: _table_of(meta)[place]}
+        if current is not None:
+            _kept.append(_GET_DEVICE(lambda _: _PRIVATE_USE | current() << 8))
+            functions[asked] = ctypes.cast(_kept[-1], ctypes.c_void_p).value
+        _replace(ours, declared, functions)
 
 
 def _lend_pinned_memory() -> None:

@@ -14,7 +14,7 @@ import torch
 
 from wooly.device.backend import is_our_device, is_ours
 from wooly.device.face.api import Face, overridable, put, put_all
-from wooly.device.face.devices import current, number_of, ours
+from wooly.device.face.devices import current, make_current, number_of, ours
 
 __all__ = ["Stream", "Event", "patch"]
 
@@ -77,13 +77,15 @@ class Stream(torch.Stream):
         return event
 
     def __enter__(self) -> Stream:
-        stack: list[Stream] = _current.__dict__.setdefault("stack", [])
-        stack.append(_current_stream())
+        stack: list[tuple[Stream, Stream]] = _current.__dict__.setdefault("stack", [])
+        stack.append((_current_stream(), _stream_of(self.device_index)))
         _set_current(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        _set_current(_current.stack.pop())
+        here, there = _current.stack.pop()
+        _set_current(there)
+        _set_current(here)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (self.stream_id, self.device_index) == (other.stream_id, other.device_index)
@@ -122,6 +124,7 @@ class Event:
 
     def record(self, stream: Any = None) -> None:
         self._recorded = True
+        self.device = (stream or _current_stream()).device
         if self.enable_timing:
             self._face.synchronize()
             self._done_s = time.perf_counter()
@@ -191,6 +194,8 @@ def _stream_of(number: int) -> Stream:
 
 
 def _set_current(stream: Stream) -> None:
+    """Its device becomes the current one too."""
+    make_current(stream.device_index)
     _current.__dict__.setdefault("streams", {})[stream.device_index] = stream
 
 

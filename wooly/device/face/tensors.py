@@ -37,15 +37,16 @@ class _TypedTensor(type):
 
     def __call__(cls, *args: Any, device: Any = None) -> torch.Tensor:
         # As torch.FloatTensor: sizes or a torch.Size make memory, anything else is data.
+        there = ours(index_of(device))
         if all(isinstance(arg, int) for arg in args):
-            return torch.empty(args or (0,), dtype=cls.dtype, device=ours())
+            return torch.empty(args or (0,), dtype=cls.dtype, device=there)
         if len(args) == 1 and isinstance(args[0], torch.Size):
-            return torch.empty(args[0], dtype=cls.dtype, device=ours())
+            return torch.empty(args[0], dtype=cls.dtype, device=there)
         if len(args) != 1:
             raise TypeError(f"new(): expected sizes or one sequence of data, got {len(args)} arguments")
         if isinstance(args[0], torch.Tensor):
-            return args[0].to(device=ours(), dtype=cls.dtype)
-        return torch.tensor(args[0], dtype=cls.dtype, device=ours())
+            return args[0].to(device=there, dtype=cls.dtype)
+        return torch.tensor(args[0], dtype=cls.dtype, device=there)
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, torch.Tensor) and is_ours(instance) and instance.dtype == cls.dtype
@@ -182,7 +183,8 @@ def _types() -> None:
         wanted = dtype if isinstance(dtype, str) else _class_name(dtype)
         if wanted.startswith(_CUDA_TYPE):
             element = _element_type(wanted)
-            return self.to(device=ours(), dtype=element, non_blocking=non_blocking)
+            there = raw_device(self) if is_ours(self) else ours(index_of(None))
+            return self.to(device=there, dtype=element, non_blocking=non_blocking)
         return original(self, dtype, non_blocking, **kwargs)
 
     put(Tensor, "type", type_)
