@@ -117,7 +117,9 @@ found = {"mixed": [refused(lambda: a + b), refused(lambda: torch.cat([a, b])), r
 found["beside_cpu"] = refused(lambda: b + torch.ones(6)).partition(" (")[0]
 found["unchanged"] = a.tolist()
 with torch.cuda.device(1):
-    found["current"] = str(torch.ones(1, device="cuda").device)
+    here = [torch.ones(1, device="cuda"), torch.tensor([1.0], device="cuda"), torch.as_tensor([1.0], device="cuda"),
+            a.new_tensor([1], device="cuda"), torch.arange(3, device=torch.device("cuda")), torch.ones(2).cuda(), torch.ones(2).to("cuda"), torch.Generator("cuda")]
+    found["current"] = sorted({str(x.device) for x in here})
 made = [torch.zeros_like(a, device="cuda:1"), b.new_ones(2), torch.full((2,), 3.0, device=b.device), b.double(),
         torch.tensor([1.0], device="cuda:1"), b[2:].reshape(2, 2).t(), (b > 2).nonzero(), torch.sort(b)[1], a.to("cuda:1"), a.cuda(1),
         torch.randperm(4, device="cuda:1"),
@@ -168,7 +170,7 @@ def test_tensors_are_made_copied_and_refused_by_device(stack: EmbeddedStack) -> 
     numbers = [float(i) for i in range(6)]
     assert found == {
         "unchanged": numbers,
-        "current": "cuda:1",
+        "current": ["cuda:1"],
         "made": ["cuda:1"],
         "copied": [numbers[:3], numbers[3:]],
         "back": [2 * x for x in numbers],

@@ -32,6 +32,6 @@ def switch_on() -> None:
 
 def same(ours: torch.Tensor, expected: torch.Tensor) -> None:
     """``ours`` is on the device and has the values, type, shape and strides of ``expected``, which is on the CPU."""
-    assert ours.device == torch.device("cuda", 0)
+    assert ours.device == torch.device("cuda", torch.cuda.current_device())
     assert ours.dtype == expected.dtype and ours.shape == expected.shape and ours.stride() == expected.stride()
     torch.testing.assert_close(ours.cpu(), expected)
