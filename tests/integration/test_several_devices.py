@@ -118,7 +118,8 @@ found["beside_cpu"] = refused(lambda: b + torch.ones(6)).partition(" (")[0]
 found["unchanged"] = a.tolist()
 with torch.cuda.device(1):
     here = [torch.ones(1, device="cuda"), torch.tensor([1.0], device="cuda"), torch.as_tensor([1.0], device="cuda"),
-            a.new_tensor([1], device="cuda"), torch.arange(3, device=torch.device("cuda")), torch.ones(2).cuda(), torch.ones(2).to("cuda"), torch.Generator("cuda")]
+            a.new_tensor([1], device="cuda"), torch.arange(3, device=torch.device("cuda")),
+            torch.ones(2).cuda(), torch.ones(2).to("cuda"), torch.Generator("cuda")]
     found["current"] = sorted({str(x.device) for x in here})
 made = [torch.zeros_like(a, device="cuda:1"), b.new_ones(2), torch.full((2,), 3.0, device=b.device), b.double(),
         torch.tensor([1.0], device="cuda:1"), b[2:].reshape(2, 2).t(), (b > 2).nonzero(), torch.sort(b)[1], a.to("cuda:1"), a.cuda(1),

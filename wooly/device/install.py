@@ -155,7 +155,7 @@ def _structural(op: Any, cpu_keys: Any) -> Callable[..., Any]:
         if is_our_device(kwargs.get("device")):
             index = transfer.check_device(kwargs["device"])
             kwargs["device"] = torch.device(BACKEND, index)
-        elif isinstance(args[0], torch.Tensor):
+        elif args and isinstance(args[0], torch.Tensor):
             index = raw_device(args[0]).index
         with transfer.beside(index):
             return kernel(*args, **kwargs)
