@@ -32,7 +32,7 @@ from tests.support.placement_histories import busy, live
 from wooly.link import Flush
 
 FOLDER: Final = Path(__file__).parent
-MODULES: Final = ("allowance", "batch", "dataport", "journal", "model_cache", "reading", "runs", "session", "statement", "telemetry")
+MODULES: Final = ("access", "allowance", "batch", "dataport", "journal", "runs", "session", "statement", "telemetry")
 
 
 def main() -> None:
