@@ -94,7 +94,7 @@ class Heap:
         self._used = False
 
     def on_first_use(self, connect: Callable[[], Any]) -> None:
-        """``connect()`` is called once, before the first buffer of the process is made."""
+        """``connect()`` is called once, before the first buffer of the device is made."""
         self._connect, self._used = connect, False
 
     def new_handle(self, nbytes: int) -> int:

@@ -1,6 +1,6 @@
 """C-like source of kernels: one emitter, and a table of spellings for C99, OpenCL C and CUDA C (which is HIP C too).
 
-``emit`` is the door: a verified kernel in, its source out; how that is called stands in ``abi``.
+``emit`` returns the source of a verified kernel; ``abi`` describes how that is called.
 
 May live here: source text. May not: compilers, devices.
 """

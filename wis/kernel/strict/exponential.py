@@ -1,7 +1,7 @@
 """exp, exp2, exp10, expm1, sigmoid and the hyperbolic functions in f32; powers and roots.
 
 Exponentials write x = n ln 2 + r with a whole n and |r| <= ln 2 / 2, take e**r from a polynomial and scale by 2**n. Rounding to n is an
-addition of 1.5 * 2**23, after which n stands in the low bits of the float; the same constant carries a bias, so that the exponent's bits
+addition of 1.5 * 2**23, after which the low bits of the float are n; the same constant carries a bias, so that the exponent's bits
 need no further addition.
 """
 
