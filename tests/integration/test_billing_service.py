@@ -9,8 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from services.kit.nats_server import NatsServer
 from services.kit.process import free_port
 from tests.support.billing import BillingProcess
 from tests.support.node import until
+from tests.support.plane import Controller
 from tests.support.stack import plain_environment
 
 SECOND = 1_000_000_000
@@ -140,6 +143,21 @@ def test_rest_answers(nats: NatsServer, tmp_path: Path) -> None:
     nats.kill()
     assert json.loads(billing.get("/health"))["status"] == "ok"
     assert billing.end(signal.SIGTERM) == 0
+
+
+def test_a_relayed_request_waits_for_the_bus_as_billing_does(nats: NatsServer, tmp_path: Path) -> None:
+    """A bus that is started again on a busy machine is away for longer than a page waits for billing."""
+    billing = Billing(nats.url, tmp_path)
+    controller = Controller(nats.url, tmp_path, WOOLY_BILLING_URL=billing.url)
+    controller.start()
+    nats.kill()
+    with ThreadPoolExecutor(1) as asking:
+        began_s = time.monotonic()
+        asked = asking.submit(controller.ask, "GET", "/api/v1/billing/credits?by=tenant")
+        until(lambda: asked.done() or time.monotonic() - began_s > 7, "a long outage")
+        nats.start()
+        assert asked.result().json["items"] == []
+    assert controller.stop() == billing.end(signal.SIGTERM) == 0
 
 
 def test_it_is_ready_only_when_the_log_is_applied(tmp_path: Path) -> None:

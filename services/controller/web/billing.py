@@ -14,10 +14,15 @@ from litestar.connection import ASGIConnection
 
 from services.controller.errors import Denied, NotThere
 from services.kit.access.web import relay_authorization
+from services.kit.streams import ELECTION_S
 
 __all__ = ["BillingClient", "Refused", "Unreachable"]
 
-_TIMEOUT_S: Final = 5.0
+_PAGE_TIMEOUT_S: Final = 5.0
+"""A page shows what it has without billing's figures."""
+_TIMEOUT: Final = httpx.Timeout(5.0, read=2 * ELECTION_S + 5.0)
+"""Other requests: billing itself waits for the bus, and then for what it wrote, so a shorter wait here would call it unavailable, and a
+change that it is making failed."""
 _MEDIA: Final = "application/json"
 
 
@@ -42,7 +47,7 @@ class BillingClient:
         self._verify = verify
 
     async def __aenter__(self) -> Self:
-        self._http = httpx.AsyncClient(base_url=self.url, timeout=_TIMEOUT_S, verify=self._verify, follow_redirects=False)
+        self._http = httpx.AsyncClient(base_url=self.url, timeout=_TIMEOUT, verify=self._verify, follow_redirects=False)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
@@ -50,8 +55,8 @@ class BillingClient:
 
     async def get(self, path: str, asking: ASGIConnection[Any, Any, Any, Any], **query: str) -> Any:
         """The JSON at ``/api/v1/billing/<path>``. Raises Unreachable, Refused."""
-        answer = await self._ask("GET", path, asking, params={name: value for name, value in query.items() if value})
-        return answer.json()
+        kept = {name: value for name, value in query.items() if value}
+        return (await self._ask("GET", path, asking, params=kept, timeout=_PAGE_TIMEOUT_S)).json()
 
     async def download(self, path: str, asking: ASGIConnection[Any, Any, Any, Any], accept: str, **query: str) -> httpx.Response:
         """The same in another form (text/csv, text/html)."""
