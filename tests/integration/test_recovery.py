@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,6 +14,7 @@ import pytest
 
 from billing.projection import BillingView
 from bus_schemas import faults
+from bus_schemas.batch import LIMITS, Upload
 from bus_schemas.events import SessionClosedFact, SessionOpenedFact, UsageRecorded
 from bus_schemas.session import OpenSession, SessionOpened
 from tests.support.node import Node, Program, floats, increment, until
@@ -22,6 +25,7 @@ from wooly.errors import NodeLostError, PlacementError, RecoveryDivergedError, S
 from wooly.link import Flush
 from wooly.session import Session
 from wooly.transport.opening import Lost
+from wooly.transport.session_state import Sent
 
 N = 16
 
@@ -275,6 +279,61 @@ def test_a_session_that_is_lost_again_and_again_is_over(node: Node, said: list[s
     with pytest.raises(NodeLostError, match="start the script again"):
         add_one(session, 1000)
     assert len(set(lost)) == len(lost) == 3
+
+
+def test_a_session_whose_log_is_given_up_while_it_is_built_again_is_over(node: Node) -> None:
+    """Batches that were not answered before the loss are more than the log holds; then the node loses the session again."""
+    session = node.open(recovery_mb=1)
+    upload(session, 1, np.zeros(N))
+    add_one(session, 3)
+    stopped = node.executor_pids()
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    for handle in range(2, 20):
+        session.submit(Flush(uploads=[(handle, memoryview(bytes(LIMITS.inline_bytes_max)))]))
+    repeat, lost = session._rebuild._repeated, []
+
+    def repeated(sent: Sent) -> bool:
+        sends = repeat(sent)
+        if sent.seq == session._state.seq:
+            until(lambda: not session._log.whole, "the log is given up")
+            lost.append(session.info.session)
+            node.kill_executor()
+            until(lambda: session._state.lost == lost[-1], "the client knows of it")
+            return False
+        return sends
+
+    session._rebuild._repeated = repeated
+    for pid in stopped:
+        os.kill(pid, signal.SIGKILL)
+    with pytest.raises(NodeLostError, match="start the script again") as over:
+        add_one(session, 1000)
+    assert len(lost) == 1 and any("more than WOOLY_RECOVERY_MB (1)" in note for note in over.value.__notes__)
+
+
+def test_a_session_is_built_again_while_chunks_are_brought_that_its_node_gave_back(node: Node) -> None:
+    """The node had them of another session, which ends before they are used; the executor dies when they are sent."""
+    data = np.arange(1 << 18, dtype=np.float64)
+    other, session = node.open(weights_dedup=True), node.open(weights_dedup=True)
+    upload(session, 1, np.zeros(N))
+    upload(other, 1, data)
+    remote = session._state.remote
+    announce, bring = remote.upload, remote.upload_again
+
+    def announced(uploads: Sequence[tuple[int, memoryview]]) -> tuple[Upload, ...]:
+        found = announce(uploads)
+        other.close()
+        return found
+
+    def brought(sent: Sent, names: set[bytes]) -> None:
+        node.kill_executor()
+        bring(sent, names)
+
+    remote.upload, remote.upload_again = announced, brought
+    upload(session, 2, data)
+    assert session._state.remote is not remote
+    (found,) = session.wait(session.submit(Flush(reads=[(2, 0, data.nbytes)])))
+    assert np.array_equal(floats(found), data)
 
 
 def test_a_place_that_is_refused_ends_the_session(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,9 +73,13 @@ class Rebuild:
         if can:
             threading.Thread(target=self._build_again, args=(fault,), name="wooly rebuild", daemon=True).start()
         else:
-            if state.log.lack:
-                fault.add_note(f"wooly: the session could not be built again: {state.log.lack}")
-            state.settle(fault)
+            state.settle(self._final(fault))
+
+    def _final(self, fault: WoolyError) -> WoolyError:
+        """``fault``, with the reason why the session is over."""
+        if self._state.log.lack:
+            fault.add_note(f"wooly: the session could not be built again: {self._state.log.lack}")
+        return fault
 
     def _build_again(self, fault: WoolyError) -> None:
         """Open sessions in the place of the lost one until one has repeated all batches, or ``fault`` is final."""
@@ -86,8 +90,8 @@ class Rebuild:
         try:
             while True:
                 state.attempts += not self._displaced
-                if state.attempts > _REBUILDS_MAX:
-                    raise fault
+                if state.attempts > _REBUILDS_MAX or not state.log.whole:  # new answers may have been too much for the log
+                    raise self._final(fault)
                 if self._repeat_all():
                     break
         except Exception as error:  # whatever it is, nothing may wait for this session any more

@@ -313,19 +313,29 @@ class SessionState:
         elif sent.attempt > _CHUNK_ATTEMPTS_MAX or not chunks.issubset(name for upload in sent.uploads for name in upload.chunks):
             self.settle(NodeLostError(_UPLOAD_LOST))
         else:
-            bringing = asyncio.ensure_future(asyncio.to_thread(lambda: self.remote.upload_again(sent, chunks)))
+            bringing = asyncio.ensure_future(asyncio.to_thread(self._bring, self.remote, sent, chunks))
             bringing.add_done_callback(lambda task: self._on_brought(task, sent))
+
+    def _bring(self, remote: RemoteSession, sent: Sent, chunks: set[bytes]) -> bool:
+        """(thread of its own) Bring these chunks; False: the session was lost meanwhile, and its batches are repeated. Raises WoolyError."""
+        try:
+            remote.upload_again(sent, chunks)
+        except WoolyError:
+            if not self.moved(remote.session):
+                raise
+        return self.remote is remote and self.lost != remote.session
 
     def _send_whole(self, sent: Sent) -> None:
         sent.data = self.remote.encoder.encode_whole(sent.seq - self.remote.skipped, sent.flush, sent.uploads, sent.trace)
         self.envelope_bytes += len(sent.data)
         self.send(sent)
 
-    def _on_brought(self, task: asyncio.Future[None], sent: Sent) -> None:
+    def _on_brought(self, task: asyncio.Future[bool], sent: Sent) -> None:
         if task.cancelled():
             return
         error = task.exception()
         if error is None:
-            self._send_whole(sent)
+            if task.result():
+                self._send_whole(sent)
         else:
             self.settle(error if isinstance(error, WoolyError) else NodeLostError(_UPLOAD_LOST))
