@@ -317,7 +317,7 @@ class SessionState:
             bringing.add_done_callback(lambda task: self._on_brought(task, sent))
 
     def _bring(self, remote: RemoteSession, sent: Sent, chunks: set[bytes]) -> bool:
-        """(thread of its own) Bring these chunks; False: the session was lost meanwhile, and its batches are repeated. Raises WoolyError."""
+        """(own thread) Bring these chunks; False: the session was lost meanwhile, and its batches are repeated. Raises WoolyError."""
         try:
             remote.upload_again(sent, chunks)
         except WoolyError:
