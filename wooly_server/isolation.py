@@ -87,7 +87,8 @@ def own_user(user: User | None, owned: Iterable[str], reached: Iterable[str], ne
     if problem:
         with contextlib.suppress(OSError):
             for folder in owned:
-                _give(folder, 0, 0)
+                if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):  # root that minds owners; else they stay: others may have that user
+                    _give(folder, 0, 0)
         return f"no user of its own: {problem}"
     _become(user, owned, reached, needed)
     return f"user {user.uid}"

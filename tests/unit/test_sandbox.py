@@ -234,6 +234,21 @@ def test_a_folder_that_others_may_use_is_not_given_away_and_the_reason_is_named(
     assert own.stat().st_uid == 0
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_folder_stays_its_users_when_another_executor_cannot_become_that_user(folder: Path) -> None:
+    """Executors of one node, and of several, share the folder of their compiler's results. Root can use it as it is."""
+    own, closed = folder / "own", folder / "closed"
+    own.chmod(0o700)
+    closed.mkdir(mode=0o755)  # may not be given away, so that executor stays root
+    script = OWN_USER.replace("USER", f"User({EXECUTOR_UID}, {EXECUTOR_UID})")
+    (own / "old").write_text("kept")
+    layers, _ = inside(script, own, closed, "")
+    assert f"user {EXECUTOR_UID}" in layers
+    layers, held = inside(script.replace("write=(own,)", "write=(own, programs)"), own, closed, "")
+    assert f"no user of its own: user {EXECUTOR_UID} may not use {closed}" in layers and held["its folder"] == ["kept", "x"]
+    assert {path.stat().st_uid for path in (own, own / "old")} == {EXECUTOR_UID}
+
+
 FORKS = """reading, writing = os.pipe()
 try:
     while len(children) < 64:
