@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from bus_schemas.limits import DEVICES_MAX, GROUPS_MAX, Recorded
+from bus_schemas.limits import DEVICES_MAX, DOMAINS_MAX, GROUPS_MAX, Recorded, TenantName
 
 __all__ = [
     "OUTCOME_ERROR_CHARS_MAX", "Outcome",
@@ -33,8 +33,12 @@ class DeviceFact(msgspec.Struct, array_like=True, frozen=True):
     vram_bytes: int
 
 
+Domain = Annotated[tuple[TenantName, ...], Meta(max_length=DOMAINS_MAX)]
+
+
 class NodeRegistered(msgspec.Struct, array_like=True, frozen=True, tag="node.registered.v1"):
-    """A node started (or restarted: ``epoch`` grew)."""
+    """A node started (or restarted: ``epoch`` grew). ``domains``: None: each device serves all tenants beside each other; else one trust
+    domain at a time, and these are the domains of several tenants."""
 
     at_ns: int
     node: Recorded
@@ -44,6 +48,7 @@ class NodeRegistered(msgspec.Struct, array_like=True, frozen=True, tag="node.reg
     devices: Annotated[tuple[DeviceFact, ...], Meta(max_length=DEVICES_MAX)]
     groups: Annotated[tuple[Recorded, ...], Meta(max_length=GROUPS_MAX)] = ()
     version: Recorded = ""
+    domains: Annotated[tuple[Domain, ...], Meta(max_length=DOMAINS_MAX)] | None = None
 
 
 class NodeLost(msgspec.Struct, array_like=True, frozen=True, tag="node.lost.v1"):

@@ -13,9 +13,9 @@ import msgspec
 from msgspec import Meta
 
 __all__ = [
-    "ADDRESSES_MAX", "DEVICES_MAX", "ENDED_MAX", "GROUPS_MAX", "MALFORMED", "NAME_CHARS_MAX", "QUOTA_USES_MAX", "RECORDED_CHARS_MAX",
-    "REQUEST_BYTES_MAX", "RUNNING_MAX", "SEQ_MAX", "TENANT_CHARS_MAX", "TEXT_CHARS_MAX", "TITLE_CHARS_MAX", "Name", "Recorded",
-    "TenantName", "Text", "Title", "Trace",
+    "ADDRESSES_MAX", "DEVICES_MAX", "DOMAINS_MAX", "ENDED_MAX", "GROUPS_MAX", "MALFORMED", "NAME_CHARS_MAX", "QUOTA_USES_MAX",
+    "RECORDED_CHARS_MAX", "REQUEST_BYTES_MAX", "RUNNING_MAX", "SEQ_MAX", "TENANT_CHARS_MAX", "TEXT_CHARS_MAX", "TITLE_CHARS_MAX",
+    "Name", "Recorded", "TenantName", "Text", "Title", "Trace",
 ]  # fmt: skip
 
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -29,6 +29,8 @@ TEXT_CHARS_MAX: Final = 1000
 RECORDED_CHARS_MAX: Final = 4096
 DEVICES_MAX: Final = 64
 """Of a node (WOOLY_DEVICES), and of one task."""
+DOMAINS_MAX: Final = 64
+"""Of trust domains with several tenants that a node announces, and of the tenants of each."""
 GROUPS_MAX: Final = 64
 """Of a node."""
 ADDRESSES_MAX: Final = 16

@@ -11,6 +11,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 import numpy as np
@@ -20,21 +22,25 @@ from scheduler.placement.states import PRIORITY_MAX
 
 __all__ = [
     "Ints", "Flags", "Columns", "BYTES_MAX", "GPU", "PHYSICAL", "SCHEDULABLE", "PROMISED", "NOSWAP", "EXCLUSIVE", "HOLDERS", "UTILIZATION",
-    "STARVATION", "USED", "LOST", "DRAINED", "GROUPS", "Hold", "Holdings",
+    "STARVATION", "USED", "DOMAIN", "SEVERAL", "LOST", "DRAINED", "GROUPS", "TRUST", "Hold", "Holdings", "domain_number", "trust_number",
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 BYTES_MAX: Final = 1 << 46
+_DOMAINS_KEPT_MAX: Final = 1 << 16
 
-GPU, PHYSICAL, SCHEDULABLE, PROMISED, NOSWAP, EXCLUSIVE, UTILIZATION, STARVATION, USED, HOLDERS = range(10)
-"""Columns of ``devices``; from HOLDERS on: how many hold memory, one column a priority (0-4). EXCLUSIVE: how many have it alone."""
+GPU, PHYSICAL, SCHEDULABLE, PROMISED, NOSWAP, EXCLUSIVE, UTILIZATION, STARVATION, USED, DOMAIN, HOLDERS = range(11)
+"""Columns of ``devices``; from HOLDERS on: how many hold memory, one column a priority (0-4). EXCLUSIVE: how many have it alone.
+DOMAIN: the number of the trust domain that it serves, SEVERAL, or 0: none now, or it serves all beside each other."""
+SEVERAL: Final = -1
 _DEVICE_COLUMNS: Final = HOLDERS + PRIORITY_MAX + 1
 
-LOST, DRAINED, GROUPS = range(3)
-"""Columns of ``nodes``. GROUPS: in how many groups it is."""
-_NODE_COLUMNS: Final = 3
+LOST, DRAINED, GROUPS, TRUST = range(4)
+"""Columns of ``nodes``. GROUPS: in how many groups it is. TRUST: the number of its division into trust domains (``trust_number``), 0: its
+devices serve all tenants beside each other."""
+_NODE_COLUMNS: Final = 4
 
 
 class Columns:
@@ -123,6 +129,10 @@ class Columns:
         if exclusive:
             devices[EXCLUSIVE, row] += sign
 
+    def serve(self, row: int, domain: int) -> None:
+        """Something of this trust domain is on the device, beside what is there."""
+        self.devices[DOMAIN, row] = domain if self.devices[DOMAIN, row] in (0, domain) else SEVERAL
+
     def measure(self, row: int, utilization: int, starvation: int, used: int) -> None:
         self.devices[UTILIZATION : USED + 1, row] = (clamp_bytes(utilization), clamp_bytes(starvation), clamp_bytes(used))
 
@@ -131,6 +141,23 @@ class Columns:
         self.offsets: Ints = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)))
         self.node_of: Ints = np.repeat(np.arange(len(self.names), dtype=np.int64), counts)
         self.place_of: Ints = np.arange(self.rows, dtype=np.int64) - self.offsets[self.node_of]
+
+
+@lru_cache(_DOMAINS_KEPT_MAX)
+def domain_number(domains: tuple[tuple[str, ...], ...], tenant: str) -> int:
+    """Of a tenant's trust domain where ``domains`` have several tenants and every other tenant is its own: above 0, and the same for the
+    same tenants everywhere."""
+    members = next((tuple(sorted(set(members))) for members in domains if tenant in members), (tenant,))
+    return _number(members)
+
+
+def trust_number(domains: tuple[tuple[str, ...], ...] | None) -> int:
+    """Of a node's division into trust domains: above 0; 0: it has none."""
+    return 0 if domains is None else _number(tuple("\n".join(members) for members in domains))
+
+
+def _number(names: tuple[str, ...]) -> int:
+    return (int.from_bytes(blake2b("\0".join(names).encode(errors="surrogatepass"), digest_size=8).digest()) >> 1) or 1
 
 
 def clamp_bytes(value: int) -> int:

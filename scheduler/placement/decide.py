@@ -281,8 +281,8 @@ def _refusals(
     columns = found.columns
     for reason in counts:
         code = CODES.index(reason)
-        for node in np.flatnonzero(found.node_code == code)[:limit].tolist():
-            name = columns.names[node]
+        for at in np.flatnonzero(found.node_code == code)[:limit].tolist():
+            name = columns.names[at]
             out.append(_sure(refuse_node(view, task, name, view.nodes[name])))
         for row in np.flatnonzero(found.code == code)[:limit].tolist():
             name, gpu = _device(found, row)
@@ -291,10 +291,11 @@ def _refusals(
             elif reason == why.GPU_COUNT:
                 out.append(refuse_count(name, gpu, task.gpu_count, int(found.fit_counts[columns.node_of[row]])))
             else:
-                device = view.nodes[name].device(gpu)
+                node = view.nodes[name]
+                device = node.device(gpu)
                 assert device is not None  # a row is a device of its node
                 used = int(columns.devices[col.USED, row])
-                out.append(_sure(refuse_device(task, name, device, capacity_of_row(view, row), used)))
+                out.append(_sure(refuse_device(task, node, device, capacity_of_row(view, row), used)))
     out.sort(key=lambda refusal: refusal[:3])
     return tuple(out)
 

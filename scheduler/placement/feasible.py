@@ -33,6 +33,8 @@ class Capacity:
     exclusive: bool
     #: Of all holders, sorted.
     priorities: tuple[int, ...]
+    #: The number of the trust domain that it serves, SEVERAL, or 0.
+    domain: int = 0
 
     @property
     def free_bytes(self) -> int:
@@ -60,6 +62,7 @@ def capacity_of_row(view: ClusterView, row: int) -> Capacity:
         promised_noswap_bytes=values[col.NOSWAP],
         exclusive=values[col.EXCLUSIVE] > 0,
         priorities=tuple(priority for priority, count in enumerate(holders) for _ in range(count)),
+        domain=values[col.DOMAIN],
     )
 
 
@@ -110,9 +113,11 @@ def refuse_node(view: ClusterView, task: TaskSubmitted, name: str, node: NodeVie
     return None
 
 
-def refuse_device(task: TaskSubmitted, name: str, device: DeviceFact, room: Capacity, used_bytes: int) -> Refusal | None:
-    """Why this device cannot serve the task, or None. ``used_bytes``: as last measured (0: never)."""
-    gpu = device.index
+def refuse_device(task: TaskSubmitted, node: NodeView, device: DeviceFact, room: Capacity, used_bytes: int) -> Refusal | None:
+    """Why this device of the node cannot serve the task, or None. ``used_bytes``: as last measured (0: never)."""
+    name, gpu = node.registered.node, device.index
+    if room.domain and room.domain != node.domain_number(task.tenant):
+        return (name, gpu, why.OTHER_DOMAIN, "the device serves one trust domain at a time, and now another one than the task's")
     if room.exclusive:
         return (name, gpu, why.DEVICE_EXCLUSIVE, "another task has the device for itself")
     if task.exclusive and room.priorities:

@@ -26,9 +26,10 @@ import numpy as np
 from bus_schemas.events import TaskSubmitted
 from scheduler.placement import columns as col
 from scheduler.placement.columns import Ints
+from scheduler.placement.reasons import OTHER_DOMAIN
 from scheduler.placement.state import Reservation, TaskView
 from scheduler.placement.states import QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
-from scheduler.placement.survey import FITS, Survey
+from scheduler.placement.survey import CODES, FITS, Survey
 from scheduler.placement.view import ClusterView
 
 __all__ = [
@@ -128,7 +129,7 @@ class Place:
 def shortfalls(task: TaskSubmitted, found: Survey) -> Ints:
     """Of every device: the bytes that must be given back before the task fits, NEVER where no end of a task helps.
 
-    A device held exclusively, or wanted so, must become empty.
+    A device held exclusively, or wanted so, or that serves another trust domain, must become empty.
     """
     columns = found.columns
     device = columns.devices
@@ -137,7 +138,7 @@ def shortfalls(task: TaskSubmitted, found: Survey) -> Ints:
         left = np.minimum(left, device[col.PHYSICAL] - np.maximum(device[col.NOSWAP], device[col.USED]))
     missing: Ints = np.maximum(found.need - left, 0)
     held = device[col.HOLDERS :].any(axis=0)
-    empty_first = held if task.exclusive else device[col.EXCLUSIVE] > 0
+    empty_first = held if task.exclusive else (device[col.EXCLUSIVE] > 0) | (found.code == CODES.index(OTHER_DOMAIN))
     missing = np.where(empty_first, np.maximum(device[col.PROMISED], 1), missing)
     most = device[col.PHYSICAL] if task.noswap else device[col.SCHEDULABLE]
     missing[(most < found.need) | (found.node_code != FITS)[columns.node_of]] = NEVER

@@ -110,12 +110,12 @@ def _gangs_whole(view: ClusterView, order: list[TaskView], at_ns: int, last: str
 
 @dataclass(slots=True)
 class _Hopeless:
-    """Shapes that were found to fit nowhere, and shapes for which nothing can be reserved: in one pass, while ``changes`` stays."""
+    """What tasks demand that was found to fit nowhere, and for which nothing can be reserved: in one pass, while ``changes`` stays."""
 
     changes: tuple[int, int]
     protect_ns: int
-    unfitting: set[Shape] = field(default_factory=set)
-    unreservable: set[Shape] = field(default_factory=set)
+    unfitting: set[tuple[Shape, str]] = field(default_factory=set)
+    unreservable: set[tuple[Shape, str]] = field(default_factory=set)
     #: gangs of which a member was refused although it fits
     gangs: set[tuple[str, str]] = field(default_factory=set)
     reserved: int = -1
@@ -135,7 +135,7 @@ class _Hopeless:
             return True
         if not self.protect_ns or at_ns - task.wait_from_ns < self.protect_ns or not task.queues:
             return False
-        if task.shape in self.unreservable:
+        if demands(view, task) in self.unreservable:
             return False
         if self.reserved != len(view.reservations):
             self.reserved = len(view.reservations)
@@ -143,8 +143,13 @@ class _Hopeless:
         return self.slots
 
 
+def demands(view: ClusterView, task: TaskView) -> tuple[Shape, str]:
+    """What decides where a waiting task fits, and whose it is where that decides it too."""
+    return task.shape, task.submitted.tenant if view.divisions else ""
+
+
 def _decide_unless_hopeless(view: ClusterView, task: TaskView, at_ns: int, hopeless: _Hopeless) -> Decision | None:
-    shape, wants = task.shape, hopeless.may_reserve(view, task, at_ns)
+    shape, wants = demands(view, task), hopeless.may_reserve(view, task, at_ns)
     gang = (task.submitted.tenant, task.submitted.gang)
     if (shape in hopeless.unfitting or gang in hopeless.gangs) and task.submitted.task not in view.untold and not wants:
         return None

@@ -7,7 +7,7 @@ from typing import Final
 __all__ = [
     "NO_NODES", "UNKNOWN_GROUP", "NODE_LOST", "NODE_DRAINED", "NODE_LEFT", "NOT_IN_GROUP", "GROUP_ONLY", "NO_DEVICE", "GPU_COUNT",
     "VRAM_SHORT", "VRAM_PHYSICAL_SHORT", "EXCLUSIVE_CONFLICT", "DEVICE_EXCLUSIVE", "GROUP_EMPTY", "RESERVED", "GANG_INCOMPLETE",
-    "GANG_SHORT", "REASONS", "GANG", "NODE_WIDE", "reason_text",
+    "GANG_SHORT", "OTHER_DOMAIN", "REASONS", "GANG", "NODE_WIDE", "reason_text",
 ]  # fmt: skip
 
 NO_NODES: Final = "no_nodes"
@@ -45,10 +45,13 @@ GANG_INCOMPLETE: Final = "gang_incomplete"
 """The task would fit, but not all tasks of its gang have been submitted."""
 GANG_SHORT: Final = "gang_short"
 """The task would fit, but not all tasks of its gang at once."""
+OTHER_DOMAIN: Final = "other_domain"
+"""The node's devices serve one trust domain at a time, and this one serves another."""
 
 REASONS: Final = frozenset(
     {NO_NODES, UNKNOWN_GROUP, NODE_LOST, NODE_DRAINED, NOT_IN_GROUP, GROUP_ONLY, NO_DEVICE, GPU_COUNT, VRAM_SHORT, VRAM_PHYSICAL_SHORT,
-     EXCLUSIVE_CONFLICT, DEVICE_EXCLUSIVE, GROUP_EMPTY, RESERVED, NODE_LEFT, GANG_INCOMPLETE, GANG_SHORT}
+     EXCLUSIVE_CONFLICT, DEVICE_EXCLUSIVE, GROUP_EMPTY, RESERVED, NODE_LEFT, GANG_INCOMPLETE, GANG_SHORT,
+     OTHER_DOMAIN}
 )  # fmt: skip
 
 GANG: Final = frozenset({GANG_INCOMPLETE, GANG_SHORT})
@@ -68,6 +71,7 @@ _TEXTS: Final = {
     VRAM_PHYSICAL_SHORT: ("device", "with too little free physical VRAM"),
     EXCLUSIVE_CONFLICT: ("device", "in use, while the task wants one for itself"),
     DEVICE_EXCLUSIVE: ("device", "held exclusively by another task"),
+    OTHER_DOMAIN: ("device", "in use by another trust domain"),
     RESERVED: ("device", "kept for a task that has waited longer"),
 }
 _CLUSTER_TEXTS: Final = {

@@ -120,7 +120,8 @@ def _who_ends(view: ClusterView, task: TaskSubmitted, place: Place) -> set[tuple
         row = view.columns.row(place.node, gpu)
         room, used = capacity_of_row(view, row), int(view.columns.devices[col.USED, row])
         held = _held(view, place.node, gpu)
-        must_be_empty = task.exclusive or room.exclusive
+        other_domain = room.domain not in (0, view.nodes[place.node].domain_number(task.tenant))
+        must_be_empty = task.exclusive or room.exclusive or other_domain
         fits = _fits_after(task, room, used, held, must_be_empty)
         chosen = {holder for holder in held if holder in ending}
         for holder in sorted(held, key=lambda holder: (-held[holder][0], holder)):
@@ -226,15 +227,17 @@ def _recovered(view: ClusterView) -> ClusterView:
     then.columns = copy(view.columns)
     then.columns.devices = view.columns.devices.copy()
     for name, node in view.nodes.items():
-        for hold in _returning(view, name, node) if node.lost is not None else ():
-            row = then.columns.row(name, hold.gpu)
+        for hold, tenant in _returning(view, name, node) if node.lost is not None else ():
+            row, domain = then.columns.row(name, hold.gpu), node.domain_number(tenant)
             if row >= 0:
                 then.columns.hold(row, 1, hold.nbytes, hold.noswap_bytes, hold.exclusive, hold.priority)
+            if row >= 0 and domain:
+                then.columns.serve(row, domain)
     return then
 
 
-def _returning(view: ClusterView, name: str, node: NodeView) -> Iterator[Hold]:
-    """What the sessions of a lost node, and their tasks, would hold there again."""
+def _returning(view: ClusterView, name: str, node: NodeView) -> Iterator[tuple[Hold, str]]:
+    """What the sessions of a lost node, and their tasks, would hold there again, and for which tenant."""
     covered: set[tuple[str, int]] = set()
     lost = [view.sessions[session] for session in node.sessions if view.sessions[session].cut_off == CUT_LOST]
     for session in lost:
@@ -244,11 +247,13 @@ def _returning(view: ClusterView, name: str, node: NodeView) -> Iterator[Hold]:
             wish = task.submitted
             for gpu in {gpu for gpu in placed.gpus if (wish.task, gpu) not in covered}:
                 covered.add((wish.task, gpu))
-                yield Hold.of(name, gpu, wish.vram_bytes, noswap=wish.noswap, exclusive=wish.exclusive, priority=task.priority)
+                hold = Hold.of(name, gpu, wish.vram_bytes, noswap=wish.noswap, exclusive=wish.exclusive, priority=task.priority)
+                yield hold, wish.tenant
     for session in lost:
         fact = session.fact
         if session.given_up or (fact.task, fact.gpu) not in covered:
-            yield Hold.of(name, fact.gpu, fact.quota_bytes, noswap=not fact.swap, exclusive=False, priority=session.priority)
+            hold = Hold.of(name, fact.gpu, fact.quota_bytes, noswap=not fact.swap, exclusive=False, priority=session.priority)
+            yield hold, fact.tenant
 
 
 def _rows(view: ClusterView, kept: dict[tuple[str, int], str]) -> list[int]:

@@ -20,7 +20,7 @@ from bus_schemas.events import (
     TaskRefused,
     TaskSubmitted,
 )
-from scheduler.placement.columns import Columns, Holdings
+from scheduler.placement.columns import Columns, Holdings, domain_number
 from scheduler.placement.states import (
     DEFAULT_VRAM_MB,
     DEFAULTS,
@@ -185,6 +185,11 @@ class NodeView:
     def epoch(self) -> int:
         return self.registered.epoch
 
+    def domain_number(self, tenant: str) -> int:
+        """Of the trust domain of a tenant here, 0: the node's devices serve all tenants beside each other."""
+        domains = self.registered.domains
+        return 0 if domains is None else domain_number(domains, tenant)
+
     def device(self, gpu: int) -> DeviceFact | None:
         return next((device for device in self.registered.devices if device.index == gpu), None)
 
@@ -297,6 +302,8 @@ class ClusterState:
     to_reprioritise: set[str] = field(default_factory=set)
     #: Counts what may let a waiting task in, beside what becomes free on single nodes (``holdings.freed``).
     changes: int = 0
+    #: The divisions of nodes into trust domains, by their number (``columns.trust_number``).
+    divisions: dict[int, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     #: Keys of nodes that are not revoked, by node and id.
     node_keys: dict[str, dict[str, KeyIssued]] = field(default_factory=dict)
     membership: Membership = field(default_factory=Membership)

@@ -20,7 +20,7 @@ __all__ = ["Survey", "survey", "CODES", "FITS", "NODE_REFUSED", "Freed"]
 
 CODES: Final = (
     "", why.NODE_LOST, why.NODE_DRAINED, why.NOT_IN_GROUP, why.GROUP_ONLY, why.NO_DEVICE, why.DEVICE_EXCLUSIVE, why.EXCLUSIVE_CONFLICT,
-    why.VRAM_SHORT, why.VRAM_PHYSICAL_SHORT, why.RESERVED, why.GPU_COUNT, why.NODE_LEFT,
+    why.VRAM_SHORT, why.VRAM_PHYSICAL_SHORT, why.RESERVED, why.GPU_COUNT, why.NODE_LEFT, why.OTHER_DOMAIN,
 )  # fmt: skip
 """The name of each code; 0 is no refusal."""
 _CODE: Final = {name: code for code, name in enumerate(CODES)}
@@ -54,7 +54,7 @@ def survey(view: ClusterView, task: TaskSubmitted, kept: Mapping[tuple[str, int]
     columns = view.columns
     need = clamped_need(task.vram_bytes)
     node_code = _nodes(view, task, relaxed)
-    code = _devices(columns, task, need)
+    code = _devices(view, task, need)
     for node, gpu in kept:
         row = columns.row(node, gpu)
         if row >= 0 and code[row] == FITS:
@@ -98,9 +98,9 @@ def _members(view: ClusterView, groups: tuple[str, ...]) -> Flags:
     return inside
 
 
-def _devices(columns: Columns, task: TaskSubmitted, need: int) -> Ints:
+def _devices(view: ClusterView, task: TaskSubmitted, need: int) -> Ints:
     """What is held against single devices; the first reason in the order of ``feasible.refuse_device``."""
-    device = columns.devices
+    columns, device = view.columns, view.columns.devices
     code = np.zeros(columns.rows, np.int64)
     if task.noswap:
         code[need > free_physical(columns)] = _CODE[why.VRAM_PHYSICAL_SHORT]
@@ -108,12 +108,16 @@ def _devices(columns: Columns, task: TaskSubmitted, need: int) -> Ints:
     if task.exclusive:
         code[device[col.HOLDERS :].any(axis=0)] = _CODE[why.EXCLUSIVE_CONFLICT]
     code[device[col.EXCLUSIVE] > 0] = _CODE[why.DEVICE_EXCLUSIVE]
+    served = device[col.DOMAIN]
+    for trust, domains in view.divisions.items():
+        other = (served != 0) & (served != col.domain_number(domains, task.tenant))
+        code[other & (columns.nodes[col.TRUST] == trust)[columns.node_of]] = _CODE[why.OTHER_DOMAIN]
     return code
 
 
 class Freed:
-    """The devices of some nodes, to ask for many shapes whether one of them could fit there. Says yes too often (it asks for no group and
-    no reservation), never no wrongly."""
+    """The devices of some nodes, to ask for many shapes whether one of them could fit there. Says yes too often (it asks for no group,
+    no trust domain and no reservation), never no wrongly."""
 
     def __init__(self, view: ClusterView, nodes: Iterable[str]) -> None:
         columns = view.columns

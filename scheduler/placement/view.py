@@ -147,6 +147,7 @@ class ClusterView(ClusterState):
         if node is not None and event.epoch < node.epoch:
             return  # stale epoch
         self.changes += 1
+        divided = node is not None and node.registered.domains is not None
         event, refused = bounded(event, self.node_keys.get(event.node, {}).values())
         if node is None:
             node = self.nodes[event.node] = NodeView(event)
@@ -164,6 +165,25 @@ class ClusterView(ClusterState):
         self.columns.set_node(event.node, col.LOST, int(node.refused))
         self.columns.set_node(event.node, col.DRAINED, int(self.drained(event.node)))
         self.columns.set_node(event.node, col.GROUPS, len(self.groups_of(event.node)))
+        if divided or event.domains is not None:
+            self.columns.set_node(event.node, col.TRUST, col.trust_number(event.domains))
+            found = (here.registered.domains for here in self.nodes.values())
+            self.divisions = {col.trust_number(domains): domains for domains in found if domains is not None}
+            self._serve(event.node)
+
+    def _serve(self, name: str) -> None:
+        """Note which trust domain each device of a node serves, where it serves one at a time."""
+        node = self.nodes.get(name)
+        if node is None:
+            return
+        self.columns.devices[col.DOMAIN, self.columns.span(name)] = 0
+        tenants = {("task", task): self.tasks[task].submitted.tenant for task in node.tasks}
+        tenants |= {("session", session): self.sessions[session].fact.tenant for session in node.sessions}
+        for holder, tenant in tenants.items() if node.registered.domains is not None else ():
+            for hold in self.holdings.held.get(holder, ()):
+                row = self.columns.row(name, hold.gpu)
+                if hold.node == name and row >= 0:
+                    self.columns.serve(row, node.domain_number(tenant))
 
     def _refill(self, name: str, node: NodeView) -> None:
         """The node's rows are new: put in what its tasks and sessions hold there, and what was measured."""
@@ -307,7 +327,7 @@ class ClusterView(ClusterState):
         name, fact = session.fact.session, session.fact
         del self.sessions[name]
         self._forget(name, fact)
-        self.holdings.set("session", name, ())
+        self._hold("session", name, [])
         self.to_end.discard(name)
         self.to_reprioritise.discard(name)
         task = self.tasks.get(fact.task)
@@ -609,7 +629,10 @@ class ClusterView(ClusterState):
 
     def _hold(self, kind: str, name: str, holds: list[Hold]) -> None:
         """From now on this holder holds exactly that. If it is on reserved devices, more is missing there, and perhaps less elsewhere."""
+        before = self.holdings.held.get((kind, name), ())
         self.holdings.set(kind, name, holds)
+        for node in {hold.node for hold in (*before, *holds)} if self.divisions else ():
+            self._serve(node)
         if self.reservations and any((hold.node, hold.gpu) in self.reservations for hold in holds):
             self.changes += 1
 

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
-from bus_schemas.limits import GROUPS_MAX, NAME_CHARS_MAX
+from bus_schemas.limits import DOMAINS_MAX, GROUPS_MAX, NAME_CHARS_MAX
 from bus_schemas.quotas import QUOTAS
 from bus_schemas.subjects import node_id as derived_id
 from bus_schemas.subjects import token
@@ -147,6 +147,10 @@ class Settings:
         address = env.get("NODE_ADDRESS") or "127.0.0.1"
         backend = env.get("WOOLY_BACKEND") or "host"
         per_domain = bool(integer(env, "WOOLY_EXECUTOR_PER_DOMAIN"))
+        trust = read_trust(env.get(TRUST_VARIABLE, ""))
+        if per_domain and max(len(trust.shared()), *map(len, trust.shared()), 0) > DOMAINS_MAX:
+            limit = f"at most {DOMAINS_MAX} groups, of at most {DOMAINS_MAX} tenants each"
+            raise SettingError(f"{TRUST_VARIABLE}: {limit}, with WOOLY_EXECUTOR_PER_DOMAIN=1")
         model_cache_mb = 0 if per_domain else integer(env, "WOOLY_MODEL_CACHE_MB")
         authentication = bool(env.get("WOOLY_API_KEY") or env.get("WOOLY_API_KEY_FILE"))
         data_dir = Path(env.get("WOOLY_DATA_DIR") or "~/.local/share/wooly/server").expanduser()
@@ -169,7 +173,7 @@ class Settings:
             orphan_s=integer(env, "WOOLY_ORPHAN_MS") / 1000,
             fuel=optional_integer(env, "WOOLY_KERNEL_FUEL") or None,
             compile_ms=integer(env, "WOOLY_COMPILE_MS"),
-            trust=read_trust(env.get(TRUST_VARIABLE, "")),
+            trust=trust,
             memory=_memory(env, data_dir),
             dispatch=_dispatch(env),
             keep_sessions=_on_stop(env) == "keep",
@@ -314,6 +318,10 @@ class Trust:
     def domain(self, tenant: str) -> str:
         """The domain of a tenant's sessions. Never empty."""
         return self.groups.get(tenant) or f"tenant {tenant}"
+
+    def shared(self) -> tuple[tuple[str, ...], ...]:
+        """The tenants of each domain that has several."""
+        return tuple(self.tenants(domain) for domain in sorted(set(self.groups.values())))
 
     def tenants(self, domain: str) -> tuple[str, ...]:
         """The tenants of a domain."""

@@ -6,7 +6,9 @@ import json
 import os
 import signal
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from bus_schemas import faults
 from bus_schemas.session import CloseSession, OpenSession, SessionClosed, SessionOpened
 from services.server.settings import EXECUTOR_VARIABLE, Settings
 from tests.support.node import Node, executor_pids, increment, until
+from tests.support.plane import Controller
+from wooly.session import Session
 
 
 @pytest.fixture
@@ -95,6 +99,36 @@ def test_a_client_finds_the_process_of_its_domain(node: Node) -> None:
         (found,) = session.wait(session.submit(program.flush([1], allocs=[(1, 128)], reads=[(1, 0, 128)])))
         assert np.frombuffer(found).tolist() == [1.0] * 16
         session.close()
+
+
+def test_a_task_of_another_domain_waits_for_its_place_as_for_memory(node: Node) -> None:
+    """The controller knows the domains of the node, and places it once no session of others is there."""
+    with node:
+        controller = Controller(node.nats.url, node.folder)
+        controller.start()
+        until(lambda: controller.get("/api/v1/nodes")["items"], "the node has joined")
+
+        def of(tenant: str) -> Session:
+            return node.open(controller_url=controller.url, tenant=tenant, required_vram_mb=64, queue=True)
+
+        def task_of(tenant: str) -> Any:
+            return next((task for task in controller.get("/api/v1/tasks")["items"] if task["tenant"] == tenant), None)
+
+        first, program = [of("a"), of("b")], increment()
+        with ThreadPoolExecutor(1) as beside:
+            coming = beside.submit(of, "c")
+            task = until(lambda: task_of("c"), "its task is submitted")
+            waiting = controller.get(f"/api/v1/tasks/{task['id']}/waiting")
+            first[0].close()
+            still = task_of("c")
+            first[1].close()
+            session = coming.result()
+        assert "1 device in use by another trust domain" in waiting["sentence"], waiting
+        assert (still["state"], still["node"]) == ("queued", None)
+        (found,) = session.wait(session.submit(program.flush([1], allocs=[(1, 128)], reads=[(1, 0, 128)])))
+        assert np.frombuffer(found).tolist() == [1.0] * 16
+        session.close()
+        assert controller.stop() == 0
 
 
 def test_without_the_option_all_share_the_folders(tmp_path: Path) -> None:

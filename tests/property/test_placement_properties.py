@@ -173,8 +173,9 @@ def test_no_task_is_placed_before_one_ahead_that_fits(history: list[Event]) -> N
 @settings(max_examples=40, deadline=None)
 @given(histories)
 def test_no_placement_sells_memory_twice(history: list[Event]) -> None:
-    """After each placement, what is promised on its devices fits: all of it the schedulable memory, what cannot be swapped the physical,
-    and an exclusive task is alone, in a group it targets. Counted from the view's tasks and sessions, not by the scheduler's own sum."""
+    """After each placement, what is promised on its devices fits: all of it the schedulable memory, what cannot be swapped the physical;
+    an exclusive task is alone, in a group it targets; and all are of one trust domain where the node serves one at a time. Counted from
+    the view's tasks and sessions, not by the scheduler's own sum."""
     _, log = live(history)
     view = ClusterView()
     for position, event in enumerate(log, start=1):
@@ -193,6 +194,10 @@ def test_no_placement_sells_memory_twice(history: list[Event]) -> None:
                 assert here.promised_noswap_bytes <= here.physical_bytes
             if here.exclusive:
                 assert len(here.priorities) == 1
+            domains = view.nodes[event.node].registered.domains
+            tenants = {other.submitted.tenant for other in view.tasks_on(event.node, gpu)}
+            tenants |= {fact.tenant for fact in view.sessions_on(event.node, gpu)}
+            assert domains is None or len(tenants) == 1 or any(tenants <= set(members) for members in domains)
 
 
 @settings(max_examples=40, deadline=None)

@@ -42,6 +42,7 @@ tenants = st.sampled_from(["acme", "acme", "beta", "zeta"])
 groups = st.lists(st.sampled_from(GROUPS), max_size=2, unique=True).map(tuple)
 mib = st.integers(0, 16).map(lambda number: number * MIB)
 devices = st.lists(mib, max_size=3).map(lambda sizes: tuple(DeviceFact(i, "d", "host", 8, size) for i, size in enumerate(sizes)))
+domains = st.sampled_from([None, None, (), (("acme", "beta"),)])
 percents = st.sampled_from([None, 0, 10, 100, 1000])
 now = st.just(1)
 submissions = st.builds(
@@ -53,7 +54,7 @@ submissions = st.builds(
 )  # fmt: skip
 readings = st.tuples(names, st.integers(0, 3), st.integers(0, 110), st.integers(0, 100), mib)
 facts = st.one_of(
-    st.builds(NodeRegistered, now, names, names, st.just(""), st.integers(1, 3), devices, groups),
+    st.builds(NodeRegistered, now, names, names, st.just(""), st.integers(1, 3), devices, groups, domains=domains),
     st.builds(NodeLost, now, names, st.integers(1, 3), st.sampled_from(["silent", "stopped"])),
     st.builds(NodeRecovered, now, names, st.integers(1, 3)),
     st.builds(NodeLeaving, now, names, st.integers(1, 3), now),
@@ -82,7 +83,7 @@ facts = st.one_of(
 roomy = st.lists(st.integers(4, 16).map(lambda number: number * MIB), min_size=1, max_size=3).map(
     lambda sizes: tuple(DeviceFact(i, "d", "host", 8, size) for i, size in enumerate(sizes))
 )
-starts = st.lists(st.builds(NodeRegistered, now, names, names, st.just(""), st.just(1), roomy, st.just(())), max_size=3)
+starts = st.lists(st.builds(NodeRegistered, now, names, names, st.just(""), st.just(1), roomy, st.just(()), domains=domains), max_size=3)
 protecting = st.lists(st.builds(ConfigChanged, now, st.just("global"), st.just("queue_protect_ms"), st.sampled_from([1, 3])), max_size=1)
 sizes = st.sampled_from([1, 3, 6, 12, 24, 36])
 _short = st.tuples(
@@ -96,7 +97,7 @@ def busy(seed: int) -> list[Event]:
     out: list[Event] = []
     for name in NODES[: draw.randint(1, 3)]:
         own = tuple(DeviceFact(index, "d", "host", 8, draw.randint(4, 16) * MIB) for index in range(draw.randint(1, 3)))
-        out.append(NodeRegistered(1, name, name, "", 1, own, draw.choice([(), (), (), ("red",)])))
+        out.append(NodeRegistered(1, name, name, "", 1, own, draw.choice([(), (), (), ("red",)]), domains=_domains(draw)))
     out.append(ConfigChanged(1, "global", "queue_protect_ms", draw.choice([1, 2, 5])))
     out.append(ConfigChanged(1, "global", "queue_age_ms", draw.choice([0, 2, 8])))
     for number in range(draw.randint(10, 45)):
@@ -110,9 +111,17 @@ def busy(seed: int) -> list[Event]:
     return out
 
 
+def _domains(draw: Random) -> tuple[tuple[str, ...], ...] | None:
+    return draw.choice([None, None, (), (("acme", "beta"),)])
+
+
+def _tenant(draw: Random) -> str:
+    return draw.choice(["acme", "acme", "beta", "zeta"])
+
+
 def _wish(draw: Random, name: str) -> TaskSubmitted:
     return TaskSubmitted(
-        1, name, "acme", draw.randint(0, 4), draw.randint(1, 14) * MIB, draw.choice([1, 1, 1, 2]), draw.random() < 0.15,
+        1, name, _tenant(draw), draw.randint(0, 4), draw.randint(1, 14) * MIB, draw.choice([1, 1, 1, 2]), draw.random() < 0.15,
         draw.choice([(), (), (), ("red",), ("blue",)]), draw.random() < 0.3, "", draw.random() < 0.9,
         queue_timeout_ms=draw.choice([0, 0, 0, 25]),
     )  # fmt: skip
@@ -126,10 +135,17 @@ def _now_and_then(draw: Random, number: int) -> Event:
         NodeRecovered(1, node, 1),
         NodeLeaving(1, node, draw.randint(1, 2), 5),
         NodeRegistered(
-            1, node, node, "", draw.randint(1, 2), (DeviceFact(0, "d", "host", 8, size),) if size else (), draw.choice([(), ("blue",)])
+            1,
+            node,
+            node,
+            "",
+            draw.randint(1, 2),
+            (DeviceFact(0, "d", "host", 8, size),) if size else (),
+            draw.choice([(), ("blue",)]),
+            domains=_domains(draw),
         ),
-        SessionOpenedFact(1, session, "acme", task, node, draw.randint(0, 2), draw.randint(0, 4), size, draw.random() < 0.7),
-        SessionOpenedFact(1, session, "acme", "", node, draw.randint(0, 2), draw.randint(0, 4), size, draw.random() < 0.7),
+        SessionOpenedFact(1, session, _tenant(draw), task, node, draw.randint(0, 2), draw.randint(0, 4), size, draw.random() < 0.7),
+        SessionOpenedFact(1, session, _tenant(draw), "", node, draw.randint(0, 2), draw.randint(0, 4), size, draw.random() < 0.7),
         SessionClosedFact(1, session, node, "done", 0, 0, 0, 0, "", draw.random() < 0.3),
         SessionPriorityChanged(1, session, node, draw.randint(0, 4)),
         TaskPriorityChanged(1, task, draw.randint(0, 4)),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from bus_schemas.events import DeviceFact, TaskSubmitted
 from scheduler.placement import ClusterView, TaskView
+from scheduler.placement.columns import SEVERAL
 from scheduler.placement.feasible import Capacity, Refusal, refuse_cluster, refuse_count, refuse_device, refuse_node, refuse_reserved
 from scheduler.placement.states import PACK, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS
 
@@ -35,6 +36,7 @@ def room(view: ClusterView, node: str, device: DeviceFact) -> Capacity:
     promised = noswap = 0
     exclusive = False
     priorities: list[int] = []
+    tenants: set[str] = set()
     covered: set[str] = set()
     for task in view.tasks.values():
         placed, submitted = task.placed, task.submitted
@@ -44,6 +46,7 @@ def room(view: ClusterView, node: str, device: DeviceFact) -> Capacity:
         noswap += submitted.vram_bytes if submitted.noswap else 0
         exclusive = exclusive or submitted.exclusive
         priorities.append(task.priority)
+        tenants.add(submitted.tenant)
         covered.add(submitted.task)
     for name in view.nodes[node].sessions:
         session = view.sessions[name]
@@ -52,8 +55,11 @@ def room(view: ClusterView, node: str, device: DeviceFact) -> Capacity:
         promised += session.fact.quota_bytes
         noswap += 0 if session.fact.swap else session.fact.quota_bytes
         priorities.append(session.priority)
+        tenants.add(session.fact.tenant)
     schedulable = device.vram_bytes * (100 + view.overcommit_percent(node)) // 100
-    return Capacity(device.vram_bytes, schedulable, promised, noswap, exclusive, tuple(sorted(priorities)))
+    here = {view.nodes[node].domain_number(tenant) for tenant in tenants}
+    domain = here.pop() if len(here) == 1 else SEVERAL if here else 0
+    return Capacity(device.vram_bytes, schedulable, promised, noswap, exclusive, tuple(sorted(priorities)), domain)
 
 
 def rank(view: ClusterView, wish: TaskSubmitted, at_ns: int) -> tuple[int, int, float, str]:
@@ -112,7 +118,7 @@ def reference(view: ClusterView, wish: TaskSubmitted, at_ns: int) -> Reference:
 
 
 def _refuse(view: ClusterView, wish: TaskSubmitted, name: str, device: DeviceFact, at_ns: int) -> Refusal | None:
-    refusal = refuse_device(wish, name, device, room(view, name, device), view.measured(name, device.index).vram_used_bytes)
+    refusal = refuse_device(wish, view.nodes[name], device, room(view, name, device), view.measured(name, device.index).vram_used_bytes)
     holder = view.reservations.get((name, device.index))
     if refusal is None and holder is not None and holder != wish.task:
         if rank(view, view.tasks[holder].submitted, at_ns) < rank(view, wish, at_ns):
@@ -139,7 +145,8 @@ def _missing(view: ClusterView, task: TaskView, name: str, device: DeviceFact) -
         return None
     if view.reservations.get((name, device.index), wish.task) != wish.task:
         return None
-    if here.exclusive or (wish.exclusive and here.priorities):
+    of_others = here.domain not in (0, view.nodes[name].domain_number(wish.tenant))
+    if here.exclusive or of_others or (wish.exclusive and here.priorities):
         return max(1, here.promised_bytes)
     left = here.schedulable_bytes - here.promised_bytes
     if wish.noswap:

@@ -37,6 +37,7 @@ REASON_TITLES: Final[dict[str, str]] = {
     why.EXCLUSIVE_CONFLICT: "Other tasks use the device, and this task is exclusive",
     why.DEVICE_EXCLUSIVE: "An exclusive task uses the device",
     why.GROUP_EMPTY: "No node is in the groups that the task targets",
+    why.OTHER_DOMAIN: "The device serves one trust domain at a time, and now another one",
     why.RESERVED: "Reserved for a task ahead of it in the queue",
     why.GANG_INCOMPLETE: "Other tasks of its gang are not submitted yet",
     why.GANG_SHORT: "There is no room for its whole gang",

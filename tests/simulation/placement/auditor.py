@@ -76,7 +76,7 @@ class Auditor:
         for rank in ahead:
             task = books.tasks[rank[-1]]
             wish = task.wish
-            shape = (wish.vram_bytes, wish.gpu_count, wish.exclusive, wish.noswap, wish.groups, task.leaving)
+            shape = (wish.vram_bytes, wish.gpu_count, wish.exclusive, wish.noswap, wish.groups, wish.tenant, task.leaving)
             if shape not in seen:
                 seen.add(shape)
                 self.counts["searches"] += 1

@@ -35,6 +35,7 @@ class Held:
     nbytes: int
     noswap: bool
     exclusive: bool
+    tenant: str
 
 
 @dataclass
@@ -64,6 +65,8 @@ class Node:
     devices: dict[int, int]
     declared: frozenset[str]
     epoch: int
+    #: Of trust domains with several tenants; None: its devices serve all beside each other.
+    domains: tuple[tuple[str, ...], ...] | None
     here: bool = True
 
 
@@ -109,6 +112,11 @@ class Books:
             return "another task has the device for itself"
         if wish.exclusive and held:
             return "others are on a device that is wanted exclusively"
+        domains = self.nodes[node].domains
+        if domains is not None:
+            trusted = {tenant for members in domains if wish.tenant in members for tenant in members} | {wish.tenant}
+            if not trusted.issuperset(other.tenant for other in held):
+                return "another trust domain has the device"
         if sum(other.nbytes for other in held) + wish.vram_bytes > self.schedulable(node, gpu):
             return "the device's memory is sold twice"
         if wish.noswap:
@@ -171,7 +179,7 @@ class Books:
                 if event.task:
                     self.tasks[event.task].state, self.tasks[event.task].session = "started", event.session
                 else:
-                    self.held.setdefault((event.node, event.gpu), {})[event.session] = Held(event.quota_bytes, not event.swap, False)
+                    self._hold_session(event)
             case SessionClosedFact():
                 self._closed(self.sessions.pop(event.session), event)
             case TaskDisplaced():
@@ -218,7 +226,8 @@ class Books:
 
     def _joined(self, event: NodeRegistered) -> None:
         self._unguard(event.node, event.at_ns)
-        self.nodes[event.node] = Node({d.index: d.vram_bytes for d in event.devices}, frozenset(event.groups), event.epoch)
+        devices = {device.index: device.vram_bytes for device in event.devices}
+        self.nodes[event.node] = Node(devices, frozenset(event.groups), event.epoch, event.domains)
         for session in [s for s in self.sessions.values() if s.node == event.node]:  # a new epoch of the node, without its sessions
             self.dead.add(session.session)
             self.held.get((session.node, session.gpu), {}).pop(session.session, None)
@@ -243,7 +252,7 @@ class Books:
     def _resume(self, session: SessionOpenedFact) -> None:
         """The node was only cut off: what ran there runs still."""
         if not session.task or session.session in self.given_up:
-            self.held.setdefault((session.node, session.gpu), {})[session.session] = Held(session.quota_bytes, not session.swap, False)
+            self._hold_session(session)
         elif self.tasks[session.task].cut:
             self.tasks[session.task].state, self.tasks[session.task].cut = "started", False
             self._hold(session.task)
@@ -261,8 +270,13 @@ class Books:
 
     def _hold(self, name: str) -> None:
         task = self.tasks[name]
+        wish = task.wish
         for gpu in task.gpus:
-            self.held.setdefault((task.node, gpu), {})[name] = Held(task.wish.vram_bytes, task.wish.noswap, task.wish.exclusive)
+            self.held.setdefault((task.node, gpu), {})[name] = Held(wish.vram_bytes, wish.noswap, wish.exclusive, wish.tenant)
+
+    def _hold_session(self, session: SessionOpenedFact) -> None:
+        held = Held(session.quota_bytes, not session.swap, False, session.tenant)
+        self.held.setdefault((session.node, session.gpu), {})[session.session] = held
 
     def _placed(self, event: TaskPlaced) -> None:
         task = self.tasks[event.task]

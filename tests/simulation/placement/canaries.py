@@ -39,6 +39,10 @@ def forgets_who_wants_to_be_alone(original: Any) -> Any:
     return hold
 
 
+def forgets_whom_a_device_serves(original: Any) -> Any:
+    return lambda self, name: None
+
+
 def takes_pinned_memory_for_swappable(original: Any) -> Any:
     return survey.free
 
@@ -129,6 +133,7 @@ def _in(owner: Any, name: str) -> tuple[tuple[Any, str], ...]:
 CANARIES: Final[dict[Callable[[Any], Any], tuple[tuple[Any, str], ...]]] = {
     counts_only_the_first_device: _in(columns.Holdings, "_add"),
     forgets_who_wants_to_be_alone: _in(columns.Columns, "hold"),
+    forgets_whom_a_device_serves: _in(ClusterView, "_serve"),
     takes_pinned_memory_for_swappable: _in(survey, "free_physical"),
     lets_everybody_into_groups: _in(survey, "_nodes"),
     uses_drained_nodes: _in(survey, "_nodes"),

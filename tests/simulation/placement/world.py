@@ -112,7 +112,8 @@ class World:
     def join(self, name: str, epoch: int, groups: tuple[str, ...]) -> None:
         size = (24, 40, 80, 80)[hash_of(name) % 4] * GIB
         devices = tuple(DeviceFact(gpu, "gpu", "host", 100, size) for gpu in range(self.plan.gpus))
-        self.add(NodeRegistered(self.now_ns, name, name, "", epoch, devices, groups))
+        domains = None if hash_of(f"{name}'s domains") % 5 else (("acme", "gamma"),)
+        self.add(NodeRegistered(self.now_ns, name, name, "", epoch, devices, groups, domains=domains))
 
     def arrive(self) -> None:
         draw = self.draw

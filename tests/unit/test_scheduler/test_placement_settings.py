@@ -162,6 +162,7 @@ TEXTS = {
     "vram_physical_short": ("1 device with too little free physical VRAM", "3 devices with too little free physical VRAM"),
     "exclusive_conflict": ("1 device in use, while the task wants one for itself", "3 devices in use, while the task wants one for itself"),
     "device_exclusive": ("1 device held exclusively by another task", "3 devices held exclusively by another task"),
+    "other_domain": ("1 device in use by another trust domain", "3 devices in use by another trust domain"),
     "gang_incomplete": ("other tasks of its gang are not submitted yet",) * 2,
     "gang_short": ("there is no room for its whole gang",) * 2,
     "reserved": ("1 device kept for a task that has waited longer", "3 devices kept for a task that has waited longer"),

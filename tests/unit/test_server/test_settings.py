@@ -86,6 +86,14 @@ def test_bad_values_are_named(key: str, value: str) -> None:
         Settings.from_environment({key: value})
 
 
+@pytest.mark.parametrize("trust", [";".join(f"a{n},b{n}" for n in range(65)), ",".join(f"a{n}" for n in range(65))])
+def test_domains_that_devices_serve_one_at_a_time_are_few_enough_to_be_announced(trust: str) -> None:
+    given = {"NODE_NAME": "n", "WOOLY_DEDUP_TRUST": trust}
+    assert Settings.from_environment(given).trust.shared()
+    with pytest.raises(SettingError, match="WOOLY_DEDUP_TRUST: at most 64 groups"):
+        Settings.from_environment(given | {"WOOLY_EXECUTOR_PER_DOMAIN": "1"})
+
+
 def test_memory_of_devices(tmp_path: Path) -> None:
     plain = Settings.from_environment({"NODE_NAME": "n", "WOOLY_DATA_DIR": str(tmp_path)})
     assert plain.memory.reserve_bytes is None and plain.memory.overcommit_percent is None
