@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import sys
 import time
@@ -60,7 +59,7 @@ from services.kit.errors import SettingError
 from services.kit.http import serve
 from services.kit.keyring import NODES_VARIABLE, NodeKey
 from services.kit.log import get_logger
-from services.kit.process import ready, run_service
+from services.kit.process import history_stays, ready, run_service
 
 BOOTSTRAP_KEY: Final = "WOOLY_BOOTSTRAP_KEY"
 _ACTOR: Final = "bootstrap"
@@ -157,8 +156,8 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
         projection.also(TierBook)
         projection.also(PriceBook)
         projection.also(BudgetCrossings)
-        await stack.enter_async_context(projection)
-        gc.freeze()  # the history stays: looking through it for garbage again and again would stop every answer for long
+        with history_stays():
+            await stack.enter_async_context(projection)
         access = await open_access(
             bus,
             os.environ,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -39,8 +39,7 @@ class Consumers(Protocol):
 
     async def about(self, asked: AboutStream) -> StreamAbout: ...
 
-    async def follow(self, asked: Follow, among: Sequence[str] = ()) -> Following:
-        """``among``: deliver only messages on one of these subjects, in the place of ``asked.subject``."""
+    async def follow(self, asked: Follow) -> Following: ...
 
     async def unfollow(self, asked: Unfollow) -> None: ...
 
@@ -58,7 +57,7 @@ class JetStreamConsumers:
         last_on = 0 if found is None else found[0]
         return StreamAbout(info["created"], int(info["state"]["last_seq"]), last_on, None if since is None else int(since))
 
-    async def follow(self, asked: Follow, among: Sequence[str] = ()) -> Following:
+    async def follow(self, asked: Follow) -> Following:
         config = {
             "name": asked.consumer,
             "deliver_subject": asked.inbox,
@@ -72,11 +71,9 @@ class JetStreamConsumers:
             "num_replicas": 1,
             "inactive_threshold": _INACTIVE_NS,
         }
-        if among:
-            config["filter_subjects"] = list(among)
-        elif asked.subject:
+        if asked.subject:
             config["filter_subject"] = asked.subject
-        suffix = f".{asked.subject}" if asked.subject and not among else ""
+        suffix = f".{asked.subject}" if asked.subject else ""
         create = {"stream_name": asked.stream, "config": config, "action": "create"}
         made = await self._api(f"CONSUMER.CREATE.{asked.stream}.{asked.consumer}{suffix}", create)
         begun = int((made.get("delivered") or {}).get("consumer_seq") or 0)  # asked again, after an answer that was lost
@@ -109,9 +106,7 @@ class ProxiedConsumers:
     async def about(self, asked: AboutStream) -> StreamAbout:
         return _expected(await self._ask(asked), StreamAbout)
 
-    async def follow(self, asked: Follow, among: Sequence[str] = ()) -> Following:
-        if among:
-            raise BusRefused("controllers relay one subject, or all")
+    async def follow(self, asked: Follow) -> Following:
         return _expected(await self._ask(asked), Following)
 
     async def unfollow(self, asked: Unfollow) -> None:

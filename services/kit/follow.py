@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
@@ -35,7 +36,9 @@ Handler = Callable[[int, str, bytes], None]
 _BUFFERED_MAX: Final = 4096
 _SILENCE_S: Final = 2.5 * HEARTBEAT_S
 _PASSED_MIN: Final = 4096
-"""Fewer messages are read even if most of them do not count: it needs one consumer less."""
+"""Fewer messages are read even if most of them do not count: it needs fewer consumers."""
+_TURN_POSITIONS: Final = 256
+"""After as many positions of a history, what has arrived meanwhile is received."""
 _RETRY_S: Final = 0.1
 _FLOW_CONTROL: Final = "$JS.FC."
 _STALLED: Final = "Nats-Consumer-Stalled"
@@ -78,14 +81,17 @@ class Follower:
         made_anew: dict[str, Any] | None = None,
         history: Sequence[str] = (),
         on_passed: Callable[[int], None] = lambda position: None,
+        log: SealedLog | None = None,
     ) -> None:
-        """``history``: subjects of the messages that count. Of what the stream holds when a consumer is made, long stretches are read
-        without the others; ``on_passed(position)`` then tells how far. Live messages come whatever their subject."""
+        """``history``: subjects of the messages that count, none of which matches what another does. Of what the stream holds when a
+        consumer is made, long stretches are read without the others; ``on_passed(position)`` then tells how far. Live messages come
+        whatever their subject. ``log``: what decides which messages of the event log count; None: one of its own."""
         self.position = from_position - 1
         #: when the broker stored the message that was handed over last, Unix time
         self.stored_ns = 0
         self.current = asyncio.Event()
         """Set once everything that the stream held when it was asked has been handed over."""
+        self.on_current: Callable[[], None] = lambda: None
         self._bus = bus
         self._stream = stream
         self._handler = handler
@@ -94,8 +100,6 @@ class Follower:
         self._made_anew = made_anew
         self._history = history
         self._on_passed = on_passed
-        self._through = 0
-        """Where the messages end that are read without those that do not count; 0: all are read."""
         self._wake = asyncio.Event()
         self._broken = False
         self._task: asyncio.Task[None] | None = None
@@ -108,7 +112,7 @@ class Follower:
         self._stalled = ""
         """The subject of an unanswered flow control request, while we pause."""
         self._last_heard = 0.0
-        self._log = SealedLog(bus.seal) if stream == EVENTS_STREAM else None
+        self._log = log or (SealedLog(bus.seal) if stream == EVENTS_STREAM else None)
 
     @property
     def hearing(self) -> bool:
@@ -178,6 +182,8 @@ class Follower:
         if self._log is not None:
             self._log.since = about.sealed_from
         self._made = about.made
+        if self._history and about.last - self.position >= _PASSED_MIN:
+            await self._pass_over(about.last)
         known = self.position
         self.position = max(0, known - rewind)
         inbox = self._bus.nc.new_inbox()
@@ -186,11 +192,9 @@ class Follower:
         self._stalled = ""
         self._last_heard = asyncio.get_running_loop().time()
         self._subscription = await self._bus.nc.subscribe(inbox, cb=self._on_message)
-        long = len(self._history) > 0 and about.last - self.position >= _PASSED_MIN
-        self._through = about.last if long else 0
         asked = Follow(self._stream, self._consumer, inbox, self.position + 1, self._subject)
         try:
-            following = await self._bus.consumers.follow(asked, self._history if long else ())
+            following = await self._bus.consumers.follow(asked)
         except (BusRefused, BusUnavailable):
             self.position = max(self.position, known)  # the next attempt goes back from here, and not from where this one began
             raise
@@ -199,12 +203,35 @@ class Follower:
 
     def _on_all_read(self) -> None:
         """Everything that the consumer had was handed over."""
-        if not self._through:
-            self.current.set()
-            return
-        self.position, self._through = max(self.position, self._through), 0
-        self._on_passed(self.position)
-        self.restart()
+        self.current.set()
+        self.on_current()
+
+    async def _pass_over(self, end: int) -> None:
+        """Hand over the messages that count up to position ``end``, in order. Raises BusRefused, BusUnavailable.
+
+        Each subject has a consumer: for one with several, nats-server 2.15 looks at everything it has before every message (with 400,000
+        messages on as many subjects 200 a second instead of 130,000).
+        """
+        sources = [Messages(self._bus, self._stream, self.position + 1, subject, log=self._log) for subject in self._history]
+        try:
+            heads = [(message, source) for source in sources if (message := await source.until(end)) is not None]
+            heads.sort(key=_position)
+            while heads:
+                (self.position, subject, data, self.stored_ns), source = heads.pop(0)
+                self._last_heard = asyncio.get_running_loop().time()
+                self._handler(self.position, subject, data)
+                if not self.position % _TURN_POSITIONS:
+                    await asyncio.sleep(0)
+                following = await source.until(end)
+                if following is not None:
+                    if following[0] <= self.position:
+                        raise BusUnavailable(f"{self._stream} was made anew while it was read")
+                    insort(heads, (following, source), key=_position)
+        finally:
+            for source in sources:
+                await source.close()
+        self.position = end
+        self._on_passed(end)
 
     async def _about(self) -> StreamAbout:
         """Information about the stream. One in the broker's memory, or on one server of several, may have been lost; then it is created
@@ -251,7 +278,7 @@ class Follower:
         if self._log is not None:
             data = self._log.accepted(position, message.subject, message.headers or {}, data)
         self._handler(position, message.subject, data)
-        if parts[at + 6] == "0" and (self._through or not self.current.is_set()):
+        if parts[at + 6] == "0" and not self.current.is_set():
             self._on_all_read()
 
     async def _on_status(self, message: Msg) -> None:
@@ -270,17 +297,35 @@ class Follower:
             self.restart()  # what was delivered before this was lost on the way
 
 
+Stored = tuple[int, str, bytes, int]
+"""(position, subject, data, when the broker stored it)."""
+
+
+def _position(head: tuple[Stored, object]) -> int:
+    return head[0][0]
+
+
 class Messages:
     """Async iterator over a stream: history first, then the live tail, as (position, data). The broker stops delivering while more than
     ``buffered_max`` messages wait here."""
 
-    def __init__(self, bus: Connection, stream: str, from_position: int, subject: str = "", buffered_max: int = _BUFFERED_MAX) -> None:
-        self._buffer: deque[tuple[int, bytes, int]] = deque()
+    def __init__(
+        self,
+        bus: Connection,
+        stream: str,
+        from_position: int,
+        subject: str = "",
+        buffered_max: int = _BUFFERED_MAX,
+        *,
+        log: SealedLog | None = None,
+    ) -> None:
+        self._buffer: deque[Stored] = deque()
         #: when the broker stored the message that was yielded last, Unix time
         self.stored_ns = 0
         self._buffered_max = buffered_max
         self._arrived = asyncio.Event()
-        self._follower = Follower(bus, stream, max(1, from_position), self._on_message, subject=subject)
+        self._follower = Follower(bus, stream, max(1, from_position), self._on_message, subject=subject, log=log)
+        self._follower.on_current = self._arrived.set
         self._started = False
 
     def __aiter__(self) -> Messages:
@@ -297,16 +342,27 @@ class Messages:
         while not self._buffer:
             self._arrived.clear()
             await self._arrived.wait()
+        position, _, data, self.stored_ns = self._take()
+        return position, data
+
+    async def until(self, end: int) -> Stored | None:
+        """The next message up to position ``end``, which the stream has reached; None: there is none."""
+        await self.start()
+        while not self._buffer and not self._follower.current.is_set():
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._take() if self._buffer and self._buffer[0][0] <= end else None
+
+    def _take(self) -> Stored:
         if 4 * len(self._buffer) <= self._buffered_max:
             self._follower.resume()
-        position, data, self.stored_ns = self._buffer.popleft()
-        return position, data
+        return self._buffer.popleft()
 
     async def close(self) -> None:
         await self._follower.stop()
 
     def _on_message(self, position: int, subject: str, data: bytes) -> None:
-        self._buffer.append((position, data, self._follower.stored_ns))
+        self._buffer.append((position, subject, data, self._follower.stored_ns))
         self._arrived.set()
         if len(self._buffer) >= self._buffered_max:
             self._follower.pause()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
+import gc
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -20,12 +22,15 @@ from services.kit.errors import KitError
 from services.kit.log import setup_logging
 
 __all__ = [
-    "DIE_WITH_PARENT", "PRIVATE_UMASK", "child_environment", "die_with_parent", "exited", "first_of", "free_port", "ready", "run",
-    "run_service", "spawn", "stop_process",
+    "DIE_WITH_PARENT", "PRIVATE_UMASK", "child_environment", "die_with_parent", "exited", "first_of", "free_port", "history_stays", "ready",
+    "run", "run_service", "spawn", "stop_process",
 ]  # fmt: skip
 
 DIE_WITH_PARENT: Final = "WOOLY_DIE_WITH_PARENT"
 """Set to the parent's pid by a process that starts a service as a child: the service ends (as on SIGTERM) when that process does."""
+
+_NEVER: Final = 1 << 30
+"""Collections of the middle generation before one of all."""
 
 PRIVATE_UMASK: Final = 0o077
 """Files and folders are their user's alone."""
@@ -39,6 +44,19 @@ def die_with_parent(parent_pid: int, signal_number: int = signal.SIGTERM) -> Non
     _libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal_number)
+
+
+@contextlib.contextmanager
+def history_stays() -> Iterator[None]:
+    """What is made inside stays: looking through it for garbage again and again would double the time in which a history is read, and stop
+    every answer for long after that. Young objects are still looked through."""
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*thresholds[:2], _NEVER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.freeze()
 
 
 def spawn(

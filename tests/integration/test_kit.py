@@ -7,7 +7,7 @@ import base64
 import signal
 import subprocess
 import sys
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -280,18 +280,46 @@ def test_a_paused_follower_holds_the_bus_back(nats: NatsServer) -> None:
     run(body())
 
 
+class Counting(LogProjection):
+    """Notes what it reads, and does ``at_2000`` after as many messages."""
+
+    def __init__(self, bus: Bus, personal: PersonalKeys, at_2000: Callable[[], None] = lambda: None) -> None:
+        super().__init__(bus, personal)
+        self.read: list[str] = []
+        self.positions: list[int] = []
+        self._at_2000 = at_2000
+
+    def apply(self, position: int, subject: str, data: bytes) -> None:
+        self.read.append(subject)
+        self.positions.append(position)
+        super().apply(position, subject, data)
+        if len(self.read) == 2000:
+            self._at_2000()
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_old_messages_on_thousands_of_subjects_are_read_in_their_order(nats: NatsServer, interrupted: bool) -> None:
+    """Areas have consumers of their own; the bus may be away while they are read."""
+    areas = [area for area in subjects.AREAS if area not in ("usage", "placement", "session")]
+    stored = [subjects.event_subject(areas[number % len(areas)], f"one-{number}") for number in range(6000)]
+
+    def restart() -> None:
+        nats.stop()
+        nats.start()
+
+    async def body() -> None:
+        bus = await ready(nats)
+        for first in range(0, len(stored), 500):
+            await asyncio.gather(*(bus.publish_acked(subject, encode_events([])) for subject in stored[first : first + 500]))
+        async with PersonalKeys(bus, None) as personal, Counting(bus, personal, restart if interrupted else lambda: None) as log:
+            assert log.positions == list(range(1, 6001)) and set(log.read) == set(stored) and log.position == 6000
+        await bus.close()
+
+    run(body())
+
+
 def test_old_messages_that_do_not_count_are_passed_over(nats: NatsServer) -> None:
     """A projection reads those that count, its position is the end of the log all the same, and live messages come on any subject."""
-
-    class Counting(LogProjection):
-        def __init__(self, bus: Bus, personal: PersonalKeys) -> None:
-            super().__init__(bus, personal)
-            self.read: list[str] = []
-
-        def apply(self, position: int, subject: str, data: bytes) -> None:
-            self.read.append(subject)
-            super().apply(position, subject, data)
-
     usage, empty = subjects.event_subject("usage", "n1"), encode_events([])
 
     async def body() -> None:
@@ -379,11 +407,11 @@ def test_a_follower_goes_back_once_however_often_it_is_refused(nats: NatsServer)
         def __getattr__(self, name: str) -> Any:
             return getattr(self._reads, name)
 
-        async def follow(self, asked: Any, among: Sequence[str]) -> Any:
+        async def follow(self, asked: Any) -> Any:
             if self.left:
                 self.left -= 1
                 raise BusUnavailable("not yet")
-            return await self._reads.follow(asked, among)
+            return await self._reads.follow(asked)
 
     async def body() -> None:
         bus = await ready(nats)

@@ -45,6 +45,8 @@ from wooly.session import Session, open_session
 
 STEPS = 2
 """Requests of every kind between two steps of a rotation."""
+PAUSE_S = 0.05
+"""Between two requests of a kind: the services are never without one, and the processors have time for what rotates."""
 SIZE = 1 << 15
 """Elements of f64: uploads and reads of them go over the data port."""
 
@@ -90,7 +92,7 @@ class Load:
 
     def _run(self) -> None:
         try:
-            while not self._over.is_set():
+            while not self._over.wait(PAUSE_S):
                 self._work(self.done)
                 self.done += 1
         except BaseException as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -279,12 +279,12 @@ def id_of(process: Process) -> str:
 class _Consumer:
     __slots__ = ("delivered", "follow", "heard_ns", "nats", "next", "stream", "subscription", "words")
 
-    def __init__(self, nats: Nats, subscription: _Subscription, follow: Follow, stream: _Stream, among: Sequence[str]) -> None:
+    def __init__(self, nats: Nats, subscription: _Subscription, follow: Follow, stream: _Stream) -> None:
         self.nats, self.subscription, self.follow, self.stream = nats, subscription, follow, stream
         self.next = follow.from_position
         self.delivered = 0
         self.heard_ns = 0
-        self.words = [subject.split(".") for subject in among or [follow.subject] if subject]
+        self.words = [subject.split(".") for subject in (follow.subject,) if subject]
 
 
 class _Stream:
@@ -510,14 +510,14 @@ class Broker:
         at = stream.last_on.get(subject, 0)
         return at, (stream.messages[at - 1][0].headers or {}).get("Nats-Msg-Id", "") if at else ""
 
-    def follow(self, nats: Nats, asked: Follow, among: Sequence[str] = ()) -> Following | None:
+    def follow(self, nats: Nats, asked: Follow) -> Following | None:
         stream = self.streams.get(asked.stream)
         if stream is None:
             return None
         subscription = next((one for one in nats.subscriptions if one.pattern == asked.inbox), None)
         if subscription is None:
             return Following(0)
-        consumer = _Consumer(nats, subscription, asked, stream, among)
+        consumer = _Consumer(nats, subscription, asked, stream)
         consumer.heard_ns = self.world.now_ns
         stream.consumers.append(consumer)
         pending = self._pending(consumer)
@@ -577,8 +577,8 @@ class Consumers:
     async def about(self, asked: AboutStream) -> StreamAbout:
         return _found(await self._ask(lambda broker: broker.about(asked)))
 
-    async def follow(self, asked: Follow, among: Sequence[str] = ()) -> Following:
-        return _found(await self._ask(lambda broker: broker.follow(self._nats, asked, among)))
+    async def follow(self, asked: Follow) -> Following:
+        return _found(await self._ask(lambda broker: broker.follow(self._nats, asked)))
 
     async def unfollow(self, asked: Unfollow) -> None:
         await self._ask(lambda broker: broker.unfollow(asked) or True)
