@@ -23,7 +23,7 @@ from services.kit.bus import Bus, connect
 from services.kit.errors import SettingError
 from services.kit.http import parse_address, serve
 from services.kit.log import get_logger
-from services.kit.process import first_of, ready, run_service
+from services.kit.process import first_of, history_stays, ready, run_service
 
 
 async def serve_until(stop: asyncio.Event) -> None:
@@ -63,7 +63,8 @@ async def serve_until(stop: asyncio.Event) -> None:
 async def _lend(bus: Bus, projection: BillingProjection, lending: Callable[[], None]) -> None:
     """Answer nodes once everything that was in the log at the start is applied, and call ``lending`` then: lending on half a log lends
     too much."""
-    await projection.history_applied()
+    with history_stays():
+        await projection.history_applied()
     await Allowances(bus, projection).start()
     lending()
     await asyncio.Event().wait()

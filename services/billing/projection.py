@@ -1,9 +1,14 @@
-"""The billing view, kept up to the log and saved on disk. The file is a cache: without it, the log gives the same view."""
+"""The billing view, kept up to the log and saved on disk. The file is a cache: without it, the log gives the same view.
+
+A copy of the process (fork) saves it: a view of millions of records takes seconds to encode, in which billing would answer no node.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -21,6 +26,8 @@ from wooly.shared.files import write_atomically
 __all__ = ["BillingProjection"]
 
 _SAVE_S: Final = 2.0
+_SAVE_SHARE: Final = 20
+"""Of the time, at most one part in so many is spent saving."""
 _CATCH_UP_S: Final = 5.0
 
 
@@ -37,6 +44,7 @@ class BillingProjection(Projection):
         self.view = BillingView()
 
     async def __aenter__(self) -> Self:
+        self._clear()
         self.view = self._load()
         self._history_end = await self._bus.last_position(EVENTS_STREAM)
         if self.view.position > self._history_end:  # of another log
@@ -52,7 +60,8 @@ class BillingProjection(Projection):
         with contextlib.suppress(asyncio.CancelledError):
             await self._saving
         await self.stop()
-        self._try_to_save()
+        if self._unsaved():
+            self._write()
 
     def apply(self, position: int, subject: str, data: bytes) -> None:
         self.view.apply(position, decode_events(data), self.stored_ns)
@@ -86,9 +95,39 @@ class BillingProjection(Projection):
         return verify(frozen, again)
 
     async def _save_often(self) -> None:
+        loop, took_s = asyncio.get_running_loop(), 0.0
         while True:
-            await asyncio.sleep(_SAVE_S)
-            self._try_to_save()
+            await asyncio.sleep(max(_SAVE_S, _SAVE_SHARE * took_s))
+            began_s = loop.time()
+            if self._unsaved():
+                await self._save()
+            took_s = loop.time() - began_s
+
+    async def _save(self) -> None:
+        """Save what the view is now, beside all else."""
+        position = self.view.position
+        child = os.fork()
+        if child == 0:
+            try:
+                signal.set_wakeup_fd(-1)  # it is the loop's
+                os._exit(0 if self._write() else 1)
+            finally:
+                os._exit(1)
+        waiting = asyncio.ensure_future(asyncio.to_thread(os.waitpid, child, 0))
+        try:
+            _, status = await asyncio.shield(waiting)
+        except asyncio.CancelledError:
+            os.kill(child, signal.SIGKILL)  # else it could replace what is written next
+            await waiting
+            self._clear()
+            raise
+        if status == 0:
+            self._saved_position = position
+
+    def _clear(self) -> None:
+        """Remove what was not written to its end."""
+        for part in self._file.parent.glob(f"{self._file.name}.*.new"):
+            part.unlink(missing_ok=True)
 
     def _load(self) -> BillingView:
         try:
@@ -99,14 +138,16 @@ class BillingProjection(Projection):
             get_logger().warning("billing view discarded", reason=str(error))
             return BillingView()
 
-    def _try_to_save(self) -> None:
-        """The file only saves time at the next start: a full disk must not end a service whose answers come from the log."""
-        if self.view.position == self._saved_position or self.failure is not None:
-            return
+    def _unsaved(self) -> bool:
+        return self.view.position != self._saved_position and self.failure is None
+
+    def _write(self) -> bool:
+        """Whether that worked. The file only saves time at the next start: a full disk must not end a service whose answers come from the
+        log."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(self._file, self.view.encode(), durable=True)
         except OSError as error:
             get_logger().warning("billing view not saved: free disk space", file=str(self._file), problem=str(error))
-        else:
-            self._saved_position = self.view.position
+            return False
+        return True

@@ -218,10 +218,10 @@ class Follower:
             heads.sort(key=_position)
             while heads:
                 (self.position, subject, data, self.stored_ns), source = heads.pop(0)
-                self._last_heard = asyncio.get_running_loop().time()
                 self._handler(self.position, subject, data)
                 if not self.position % _TURN_POSITIONS:
                     await asyncio.sleep(0)
+                    self._last_heard = asyncio.get_running_loop().time()
                 following = await source.until(end)
                 if following is not None:
                     if following[0] <= self.position:

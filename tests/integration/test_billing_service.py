@@ -20,11 +20,12 @@ import pytest
 
 from billing.projection import MINUTE_NS
 from bus_schemas.events import DeviceAccounted, Event, UsageRecorded
+from services.billing.projection import BillingProjection
 from services.kit.bus import connect
 from services.kit.nats_server import NatsServer
 from services.kit.process import free_port
 from tests.support.billing import BillingProcess
-from tests.support.node import until
+from tests.support.node import until, until_async
 from tests.support.plane import Controller
 from tests.support.stack import plain_environment
 
@@ -86,6 +87,51 @@ def test_killed_and_restarted_it_bills_the_same(nats: NatsServer, tmp_path: Path
         assert billing.end(signal.SIGTERM) == 0
     assert results[0] == results[1] == results[2]
     assert again["total"]["instructions"] == sum(range(1, 301))
+
+
+def test_the_view_is_saved_beside_the_service(nats: NatsServer, tmp_path: Path) -> None:
+    """By a child that ends when the service does, and leaves no part of a file."""
+    publish(nats.url, facts(1, 30))
+    file = tmp_path / "billing" / "view.json"
+
+    async def a_copy() -> bool:
+        return bool(copies())
+
+    async def body() -> None:
+        bus = await connect(nats.url, name="billing")
+        async with BillingProjection(bus, file) as projection:
+            await projection.fresh_view()
+            assert projection._unsaved()
+            await projection._save()
+            assert file.read_bytes() == projection.view.encode() and not projection._unsaved()
+
+            publish_more = [UsageRecorded("n1", 1, 0, 31, "s", "tenant1", "task1", 0, 31 * SECOND, 32 * SECOND, 217, 10**9, 31, 1)]
+            await bus.publish_events("usage", "n1", publish_more)
+            await projection.fresh_view()
+            before, write = file.read_bytes(), projection._write
+            projection._write = lambda: False  # type: ignore[method-assign]  # the child's disk is full
+            await projection._save()
+            assert projection._unsaved() and file.read_bytes() == before
+
+            file.with_name("view.json.1.new").write_bytes(before[:9])
+            projection._write = signal.pause  # type: ignore[assignment, method-assign]  # the child takes long
+            saving = asyncio.create_task(projection._save())
+            await until_async(a_copy, "the child")
+            saving.cancel()
+            await asyncio.wait([saving])
+            assert saving.cancelled() and not copies() and projection._unsaved()
+            assert [path.name for path in file.parent.iterdir()] == ["view.json"] and file.read_bytes() == before
+            projection._write = write  # type: ignore[method-assign]
+        assert file.read_bytes() == projection.view.encode(), "saved at the end"
+        await bus.close()
+
+    asyncio.run(body())
+
+
+def copies() -> list[str]:
+    """Ids of children that are copies of this process."""
+    children = [pid for path in Path("/proc/self/task").glob("*/children") for pid in path.read_text().split()]
+    return [pid for pid in children if Path(f"/proc/{pid}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()]
 
 
 def test_a_changed_bill_is_found_and_named(nats: NatsServer, tmp_path: Path) -> None:
