@@ -12,6 +12,7 @@ import sysconfig
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["activate", "without_our_frames"]
 
+_ends: Final[list[Callable[[], None]]] = []
+"""What ends each session that is open, in the order of their opening."""
+
 
 def activate(config: Config, connect: Callable[[int], Link] | None = None) -> None:
     """Make ``cuda`` appear. ``connect`` opens the session of a device, at first use; the default goes to the bus that ``config`` names.
@@ -48,12 +52,20 @@ def activate(config: Config, connect: Callable[[int], Link] | None = None) -> No
         warnings.filterwarnings("ignore", message=r".*Overriding a previously registered kernel", category=UserWarning)
         warnings.filterwarnings("ignore", message=r".*other operators may also be overridden", category=UserWarning)
         install.register(connect or partial(_open, config), backend_module(), *_checking(config))
+    # Here and not when a session opens: handlers that the script registers before it first uses the device may use it as well.
+    atexit.register(_end_sessions)
     patch(RECORDERS, config.device_count)
     when_imported("triton.backends", partial(_run_triton_here, config.triton_math))
     if not config.debug:
         cut_tracebacks()
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
     gc.freeze()
+
+
+def _end_sessions() -> None:
+    with ExitStack() as each:
+        for end in _ends:
+            each.callback(end)
 
 
 def _refuse_another(index: int) -> None:
@@ -93,9 +105,9 @@ def _open(config: Config, index: int) -> Link:
     survive = outcome.on_kill(session.abandon)
 
     def finish() -> None:
-        if os.getpid() != pid:
-            return  # a forked child that runs its exit handlers; the session is its parent's
-        atexit.unregister(finish)
+        if os.getpid() != pid or finish not in _ends:
+            return  # a forked child that runs its exit handlers, the session is its parent's; or it has ended
+        _ends.remove(finish)
         survive()
         session.outcome = outcome.of_process()
         RECORDERS[index].close()
@@ -107,7 +119,7 @@ def _open(config: Config, index: int) -> Link:
 
     # The session's own farewell would come before the recorder's; this runs both in order.
     atexit.unregister(session.close)
-    atexit.register(finish)
+    _ends.append(finish)
     outcome.at_child_end(finish)
     link = profiled or session
     if config.debug:

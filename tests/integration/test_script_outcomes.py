@@ -153,3 +153,23 @@ def test_a_childs_own_task_has_the_childs_outcome(stack: EmbeddedStack, method: 
         assert script.end() == 0
     state, reason, outcome = ended(stack, f"{title}.py")
     assert (state, reason) == ((code, "ZeroDivisionError, exit code 1") if code == "failed" else (code, "")), outcome
+
+
+AT_EXIT = """
+import atexit, torch
+
+def save():
+    for x in held:
+        print((x * 2).cpu().sum().item(), flush=True)
+
+atexit.register(save)
+held = [torch.ones(4, device="cuda") + 1]
+"""
+
+
+def test_a_scripts_exit_handler_that_is_older_than_its_session_uses_the_device(stack: EmbeddedStack) -> None:
+    with Script(stack, "leaving", AT_EXIT + "sys = held.sys\n", PYTHON, REQUIRED_VRAM="64") as script:
+        assert script.end() == 1, script.error
+        assert script.output == "16.0\n", script.error
+        assert script.error.count("wooly: node ") == 1, script.error
+    assert ended(stack, "leaving.py")[:2] == ("failed", "AttributeError, exit code 1")

@@ -85,7 +85,7 @@ def register(connect: Callable[[int], Link], module: Any, wrap: Callable[[Any], 
     Variable._execution_engine = _CallingThreadEngine()
     register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_after_fork)
-    atexit.register(RECORDER.close)
+    atexit.register(_close_all)
 
 
 def add_device(index: int) -> None:
@@ -97,7 +97,11 @@ def add_device(index: int) -> None:
     RECORDERS[index] = Recorder(HEAPS[index])
     RECORDERS[index].connect_with(partial(_connect[0], index))
     RECORDERS[index].forked = RECORDER.forked
-    atexit.register(RECORDERS[index].close)
+
+
+def _close_all() -> None:
+    for recorder in reversed(RECORDERS.values()):
+        recorder.close()
 
 
 class _CallingThreadEngine(_ImperativeEngine):

@@ -19,7 +19,7 @@ def start_tracing(service: str, token: str = "") -> tuple[Any, Any]:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    provider = TracerProvider(resource=Resource.create({"service.name": service}))
+    provider = TracerProvider(resource=Resource.create({"service.name": service}), shutdown_on_exit=False)
     headers = {"authorization": f"Bearer {token}"} if token else None
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(headers=headers)))
     return provider, provider.get_tracer("wooly")
