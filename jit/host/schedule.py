@@ -82,7 +82,7 @@ class _Known:
     @staticmethod
     def _behind(known: dict[int, list[tuple[Access, int]]], x: Access) -> int:
         level = 0
-        for other, at in known.get(x.buffer, ()):
+        for other, at in reversed(known.get(x.buffer, [])):  # the latest phases are nearest to the end
             if at >= level and may_overlap(x, other):
                 level = at + 1
         return level

@@ -7,6 +7,7 @@ have the same canonical dimensions; that is what fusion compares.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -123,27 +124,31 @@ def may_overlap(a: Access, b: Access) -> bool:
     """Whether the two may touch a common byte; False is certain."""
     if a.buffer != b.buffer or a.low >= b.high or b.low >= a.high or a.low == a.high or b.low == b.high:
         return False
-    steps = {abs(s) * x.dtype.itemsize for x in (a, b) for _, s in x.dims}
-    return not any(_interleaved(a, b, step) for step in steps if step)
+    for step, size_a, width_a, size_b, width_b in _periods(a.dtype, a.dims, b.dtype, b.dims):
+        low_a, low_b = a.offset * size_a % step, b.offset * size_b % step
+        if low_a + width_a <= low_b <= step - width_b or low_b + width_b <= low_a <= step - width_a:
+            return False  # both repeat with this period, and stay in disjoint parts of it (columns of one matrix)
+    return True
 
 
-def _interleaved(a: Access, b: Access, step: int) -> bool:
-    """Whether both repeat with period ``step`` bytes and stay in disjoint parts of the period (columns of one matrix)."""
-    windows = []
-    for x in (a, b):
-        size = x.dtype.itemsize
-        low = x.offset * size % step
-        high = low + size
-        for n, stride in x.dims:
-            if stride < 0:
-                return False
-            if stride * size % step or stride == 0:
-                high += (n - 1) * stride * size
-        if high > step:
-            return False
-        windows.append((low, high))
-    (low_a, high_a), (low_b, high_b) = windows
-    return high_a <= low_b or high_b <= low_a
+@lru_cache(1 << 14)
+def _periods(a: DType, dims_a: Dims, b: DType, dims_b: Dims) -> tuple[tuple[int, int, int, int, int], ...]:
+    """(period, element of a, part of the period that a takes, the same of b), in bytes, of each period that both may repeat with."""
+    sizes = a.itemsize, b.itemsize
+    steps = {abs(stride) * size for size, dims in zip(sizes, (dims_a, dims_b), strict=True) for _, stride in dims}
+    found = [(step, _width(sizes[0], dims_a, step), _width(sizes[1], dims_b, step)) for step in sorted(steps) if step]
+    return tuple((step, sizes[0], x, sizes[1], y) for step, x, y in found if x is not None and y is not None)
+
+
+def _width(size: int, dims: Dims, step: int) -> int | None:
+    """Bytes of each period of ``step`` bytes from the first to the last that are touched; None: it does not repeat with that period."""
+    width = size
+    for n, stride in dims:
+        if stride < 0:
+            return None
+        if stride * size % step or stride == 0:
+            width += (n - 1) * stride * size
+    return width if width <= step else None
 
 
 def overlaps(instr: BoundInstr) -> bool:

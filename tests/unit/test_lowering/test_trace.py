@@ -8,6 +8,7 @@ import pstats
 
 import numpy as np
 import pytest
+import torch
 
 from tests.support.lowering_run import execute
 from wis.dtypes import DType
@@ -113,6 +114,23 @@ def test_reading_and_writing_a_copy_in_place_drops_the_copy() -> None:
     buffer = floats(1, 2, 3, 4)
     execute(template, [buffer, np.array([3, 0]).view(np.uint8).copy()], [9.0])
     assert buffer.view(np.float32).tolist() == [9, 2, 3, 9]
+
+
+@pytest.mark.parametrize(
+    ("size", "step", "code"), [(4, 4, []), (4, 6, []), (4096, 1024, ["add"] * 4), (5, 2, ["add"] * 3), (3, 1, ["add"] * 3)]
+)
+def test_overlapping_windows_are_added_a_step_at_a_time(size: int, step: int, code: list[str]) -> None:
+    """The overlap-add of an inverse Fourier transform has thousands of elements a window."""
+    entry, count = find("aten::unfold_backward"), 3
+    length = (count - 1) * step + size
+    assert entry is not None
+    template = lower(entry, (tensor(0, count, size), [length], 0, size, step), {}, 1, [expected(length)])
+    assert [name for name in names(template) if name == "add"] == code and len(names(template)) <= 2 + len(code)
+    given = torch.randn(count, size, generator=torch.Generator().manual_seed(0))
+    buffers = [given.numpy().view(np.uint8).ravel().copy(), np.zeros(4 * length, np.uint8)]
+    execute(template, buffers, [])
+    wanted = torch.ops.aten.unfold_backward(given, [length], 0, size, step)
+    assert torch.equal(torch.from_numpy(buffers[1].view(np.float32)), wanted)
 
 
 def test_unused_results_are_dropped() -> None:

@@ -189,18 +189,20 @@ def diag_embed(t: Trace, x: Meta, offset: int = 0, dim1: int = -2, dim2: int = -
 
 @lowers("aten::unfold_backward")
 def unfold_backward(t: Trace, dy: Meta, sizes: Sequence[int], dim: int, size: int, step: int) -> Meta:
-    """Window i wrote elements [i * step, i * step + size) of ``dim``: add one element of all windows at a time."""
+    """Window i wrote elements [i * step, i * step + size) of ``dim``: add at a time as much of all windows as is disjoint, the earliest
+    windows of each element first, as torch does."""
     out = t.full(sizes, 0, dy.dtype)
     if not sizes:
         return t.reshape(dy, ())
     dim %= len(sizes)
-    if step >= size:
-        for k in range(size):
-            t.store(out.narrow(dim, k, dy.shape[dim], step), dy.select(dy.ndim - 1, k))
-        return out
-    for k in range(size):
-        part = out.narrow(dim, k, dy.shape[dim], step)
-        t.emit("add", [part], [part, dy.select(dy.ndim - 1, k)])
+    for first in reversed(range(0, size, step)):
+        width = min(step, size - first)
+        begins, given = out.narrow(dim, first, dy.shape[dim], step), dy.narrow(dy.ndim - 1, first, width)
+        part = replace(begins, shape=(*begins.shape, width), strides=(*begins.strides, out.strides[dim]))
+        if step >= size:
+            t.store(part, given)
+        else:
+            t.emit("add", [part], [part, given])
     return out
 
 
