@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -106,23 +107,12 @@ class BillingProjection(Projection):
     async def _save(self) -> None:
         """Save what the view is now, beside all else."""
         position = self.view.position
-        child = os.fork()
-        if child == 0:
-            try:
-                signal.set_wakeup_fd(-1)  # it is the loop's
-                os._exit(0 if self._write() else 1)
-            finally:
-                os._exit(1)
-        waiting = asyncio.ensure_future(asyncio.to_thread(os.waitpid, child, 0))
         try:
-            _, status = await asyncio.shield(waiting)
+            if await in_a_copy(self._write):
+                self._saved_position = position
         except asyncio.CancelledError:
-            os.kill(child, signal.SIGKILL)  # else it could replace what is written next
-            await waiting
             self._clear()
             raise
-        if status == 0:
-            self._saved_position = position
 
     def _clear(self) -> None:
         """Remove what was not written to its end."""
@@ -151,3 +141,22 @@ class BillingProjection(Projection):
             get_logger().warning("billing view not saved: free disk space", file=str(self._file), problem=str(error))
             return False
         return True
+
+
+async def in_a_copy(work: Callable[[], bool]) -> bool:
+    """What ``work`` returns in a copy of this process, which is killed when the caller is cancelled: it changes nothing after that."""
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.set_wakeup_fd(-1)  # it is the loop's
+            os._exit(0 if work() else 1)
+        finally:
+            os._exit(1)
+    waiting = asyncio.ensure_future(asyncio.to_thread(os.waitpid, child, 0))
+    try:
+        _, status = await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        os.kill(child, signal.SIGKILL)
+        await waiting
+        raise
+    return status == 0
