@@ -37,8 +37,8 @@ _BUFFERED_MAX: Final = 4096
 _SILENCE_S: Final = 2.5 * HEARTBEAT_S
 _PASSED_MIN: Final = 4096
 """Fewer messages are read even if most of them do not count: it needs fewer consumers."""
-_TURN_POSITIONS: Final = 256
-"""After as many positions of a history, what has arrived meanwhile is received."""
+_TURN_MESSAGES: Final = 256
+"""After as many messages of a history, what has arrived meanwhile is received."""
 _RETRY_S: Final = 0.1
 _FLOW_CONTROL: Final = "$JS.FC."
 _STALLED: Final = "Nats-Consumer-Stalled"
@@ -216,10 +216,12 @@ class Follower:
         try:
             heads = [(message, source) for source in sources if (message := await source.until(end)) is not None]
             heads.sort(key=_position)
+            passed = 0
             while heads:
                 (self.position, subject, data, self.stored_ns), source = heads.pop(0)
                 self._handler(self.position, subject, data)
-                if not self.position % _TURN_POSITIONS:
+                passed += 1
+                if not passed % _TURN_MESSAGES:
                     await asyncio.sleep(0)
                     self._last_heard = asyncio.get_running_loop().time()
                 following = await source.until(end)

@@ -105,23 +105,24 @@ def test_the_view_is_saved_beside_the_service(nats: NatsServer, tmp_path: Path) 
             await projection._save()
             assert file.read_bytes() == projection.view.encode() and not projection._unsaved()
 
-            publish_more = [UsageRecorded("n1", 1, 0, 31, "s", "tenant1", "task1", 0, 31 * SECOND, 32 * SECOND, 217, 10**9, 31, 1)]
-            await bus.publish_events("usage", "n1", publish_more)
+            more = [UsageRecorded("n1", 1, 0, 31, "s", "tenant1", "task1", 0, 31 * SECOND, 32 * SECOND, 217, 10**9, 31, 1)]
+            await bus.publish_events("usage", "n1", more)
             await projection.fresh_view()
-            before, write = file.read_bytes(), projection._write
-            projection._write = lambda: False  # type: ignore[method-assign]  # the child's disk is full
-            await projection._save()
+            before = file.read_bytes()
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(projection, "_write", lambda: False)  # the child's disk is full
+                await projection._save()
             assert projection._unsaved() and file.read_bytes() == before
 
             file.with_name("view.json.1.new").write_bytes(before[:9])
-            projection._write = signal.pause  # type: ignore[assignment, method-assign]  # the child takes long
-            saving = asyncio.create_task(projection._save())
-            await until_async(a_copy, "the child")
-            saving.cancel()
-            await asyncio.wait([saving])
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(projection, "_write", signal.pause)  # the child takes long
+                saving = asyncio.create_task(projection._save())
+                await until_async(a_copy, "the child")
+                saving.cancel()
+                await asyncio.wait([saving])
             assert saving.cancelled() and not copies() and projection._unsaved()
             assert [path.name for path in file.parent.iterdir()] == ["view.json"] and file.read_bytes() == before
-            projection._write = write  # type: ignore[method-assign]
         assert file.read_bytes() == projection.view.encode(), "saved at the end"
         await bus.close()
 
