@@ -50,12 +50,32 @@ def check_early_reads(bound: BoundProgram, reads: tuple[EarlyRead, ...], report:
 
 
 class _Written:
-    """Which bytes of one buffer have certainly been written: disjoint sorted intervals."""
+    """Which bytes of one buffer have certainly been written: disjoint sorted intervals.
 
-    __slots__ = ("spans",)
+    ``series``: of writes that repeat an interval (the parts of a join along an inner dimension), by (first period, bytes of a period,
+    number of periods) the bytes of a period that were written. Together they may leave no gap.
+    """
+
+    __slots__ = ("series", "spans")
 
     def __init__(self) -> None:
         self.spans: list[tuple[int, int]] = []
+        self.series: dict[tuple[int, int, int], _Written] = {}
+
+    def add_operand(self, x: Operand) -> None:
+        """What a write to ``x`` has certainly written."""
+        found = _repeated(x)
+        if found is None:
+            return
+        low, nbytes, period, count = found
+        if count == 1:
+            self.add(low, low + nbytes)
+            return
+        first, phase = divmod(low, period)
+        within = self.series.setdefault((first, period, count), _Written())
+        within.add(phase, phase + nbytes)
+        if within.covers(0, period):
+            self.add(first * period, (first + count) * period)
 
     def add(self, low: int, high: int) -> None:
         kept = []
@@ -99,8 +119,8 @@ def _shows_zeros(bound: BoundProgram, number: int, places: tuple[int, ...]) -> b
                 # Outputs stay inside of their buffer and never meet an element twice: as many bytes as the buffer has are all of it.
                 if out.numel * out.dtype.itemsize == nbytes:
                     return False
-                if _dense(out):
-                    written.add(*byte_span(out))
+                if out.numel:
+                    written.add_operand(out)
     return bound.program.buffers[number] == BufferKind.CREATED and not written.covers(0, nbytes)
 
 
@@ -109,7 +129,20 @@ def _reads(instr: BoundInstr) -> list[Operand]:
     return reads + list(instr.outs) if instr.op.rmw else reads
 
 
-def _dense(x: Operand) -> bool:
-    """Whether a write to ``x`` leaves no gap in its span."""
-    low, high = x.span()
-    return x.numel == high - low
+def _repeated(x: Operand) -> tuple[int, int, int, int] | None:
+    """A view with elements as an interval of bytes that repeats: (first byte, bytes, distance in bytes, how often); else None."""
+    n_run = n_series = 1
+    period = 0
+    for stride, size in sorted((abs(stride), size) for size, stride in zip(x.shape, x.strides, strict=True) if size > 1):
+        if not period and stride == n_run:
+            n_run *= size
+        elif not period:
+            period, n_series = stride, size
+        elif stride == period * n_series:
+            n_series *= size
+        else:
+            return None
+    itemsize = x.dtype.itemsize
+    low = x.span()[0] * itemsize
+    nbytes, distance = n_run * itemsize, period * itemsize
+    return (low, nbytes, distance, n_series) if n_series == 1 or low % distance + nbytes <= distance else None

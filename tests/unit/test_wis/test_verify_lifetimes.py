@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wis import views
 from wis.builder import Builder
@@ -10,6 +15,7 @@ from wis.dtypes import DType
 from wis.errors import VerifyError
 from wis.program import BufferKind, Operand
 from wis.verify import verify
+from wis.views import contiguous_strides
 
 F32, I64 = DType.F32, DType.I64
 
@@ -92,6 +98,56 @@ def test_pieces_that_together_write_every_byte_need_no_clearing(kind: BufferKind
         b.emit("neg", views.narrow(y, 0, low, high - low), [views.narrow(x, 0, low, high - low)])
     show(b, y, 8)
     assert (y.buffer in zeroed(b)) == (not covered)
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    ("shape", "lengths", "lost"),
+    [
+        ((1, 4, 8, 6), (3, 1, 2), None),
+        ((2, 4, 8, 6), (3, 1, 2), None),
+        ((2, 4, 8, 6), (3, 1, 2), 1),
+        ((2, 1, 1, 6), (1, 5), None),
+        ((3, 2, 2, 2), (1, 1), 0),
+    ],
+)
+def test_a_join_along_any_dimension_needs_no_clearing(
+    dim: int, shape: tuple[int, ...], lengths: tuple[int, ...], lost: int | None
+) -> None:  # fmt: skip
+    """Parts along an inner dimension have gaps, which the other parts fill."""
+    b = Builder()
+    whole = (*shape[:dim], sum(lengths), *shape[dim + 1 :])
+    y, at = b.created(F32, whole), 0
+    for number, length in enumerate(lengths):
+        part = views.narrow(y, dim, at, length)
+        if number != lost:
+            b.emit("neg", part, [b.external(F32, part.shape)])
+        at += length
+    assert (y.buffer in zeroed(b)) == (lost is not None)
+
+
+@given(st.data())
+def test_what_is_not_cleared_was_written_to_the_last_byte(data: st.DataObject) -> None:
+    """Random views of one buffer, and the bytes they write, marked one by one."""
+    n = data.draw(st.integers(1, 24))
+    b = Builder()
+    x, y = b.external(F32, (24,)), b.created(F32, (n,))
+    written = np.zeros(n, np.bool_)
+    for _ in range(data.draw(st.integers(1, 5))):
+        shape = tuple(data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3)))
+        strides = tuple(data.draw(st.integers(-6, 8)) for _ in shape)
+        offset = data.draw(st.integers(0, n - 1))
+        places = offset + sum(
+            (np.arange(size) * stride).reshape([-1 if at == dim else 1 for at in range(len(shape))])
+            for dim, (size, stride) in enumerate(zip(shape, strides, strict=True))
+        )
+        assert isinstance(places, np.ndarray)
+        if places.min() < 0 or places.max() >= n or len(np.unique(places)) < places.size or places.size > 24:
+            continue
+        written[places.ravel()] = True
+        b.emit("neg", replace(y, shape=shape, strides=strides, offset=offset), [replace(x, shape=shape, strides=contiguous_strides(shape))])
+    if y.buffer not in zeroed(b):
+        assert written.all()
 
 
 def test_a_write_after_the_read_comes_too_late() -> None:
