@@ -1,7 +1,8 @@
 """The capacity that all spaces of an engine share, and what each of them put aside.
 
 What a freed buffer leaves is put aside for its own space, whose next request of that size class gets it without any work; when memory is
-short, it is given to any space that needs it, oldest first. Memory of one space never reaches another unzeroed: that way leads through the
+short, or many times what is in use was asked for meanwhile, it is given to any space that needs it, oldest first. (A cache that grows by a
+token passes through size classes that never come again.) Memory of one space never reaches another unzeroed: that way leads through the
 arena only.
 """
 
@@ -20,6 +21,8 @@ from jit.memory.host import HostMemory
 __all__ = ["Capacity", "arena_bytes", "capacity_bytes"]
 
 _SLACK_BYTES: Final = 8 << 20
+_STALE_AFTER: Final = 16
+"""What was put aside is stale when so many times the bytes in use at once have been asked for since."""
 
 
 def arena_bytes(vram_bytes: int) -> int:
@@ -46,7 +49,10 @@ class Capacity:
         self._unaligned = self.placed.align_bytes - 1
         self._running = nullcontext() if running is None else running
         self._shelves: dict[tuple[int, int], list[Block]] = {}  # by owner and room, oldest first
-        self._idle: dict[Block, int] = {}  # the owner by block, oldest first
+        self._asked_bytes = 0  # so far
+        self._peak_bytes = self._peak_before_bytes = 0  # of what was in use, since the time below and in as long a time before it
+        self._peak_since_bytes = 0  # what had been asked for then
+        self._idle: dict[Block, tuple[int, int]] = {}  # owner, and what had been asked for, by block, oldest first
         self._lock = threading.Lock()
 
     @property
@@ -67,6 +73,7 @@ class Capacity:
             used = self.used_bytes + nbytes
             if used > self.vram_bytes:
                 raise OutOfMemory(nbytes, self.used_bytes, self.vram_bytes)
+            self._asked_bytes += nbytes
             shelf = self._shelves.get((owner, room))
             if shelf:
                 block = shelf.pop()
@@ -77,9 +84,12 @@ class Capacity:
                 if zero:
                     self.placed.zero(block)
             else:
+                self._drop_stale()
                 block = Block(room, None, 0, nbytes, NO_DATA)
                 self._place(block)
             self.used_bytes = used
+            if used > self._peak_bytes:
+                self._peak_bytes = used
             if used + self.idle_bytes > self.vram_bytes:
                 self._fit()
             return block
@@ -92,6 +102,13 @@ class Capacity:
         """What is put aside shrinks to what is left of the capacity."""
         while self._idle and self.used_bytes + self.idle_bytes > self.vram_bytes:
             self._drop_oldest()
+
+    def _drop_stale(self) -> None:
+        long_bytes = _STALE_AFTER * max(self._peak_bytes, self._peak_before_bytes)
+        while self._idle and self._asked_bytes - next(iter(self._idle.values()))[1] > long_bytes:
+            self._drop_oldest()
+        if self._asked_bytes - self._peak_since_bytes > long_bytes:
+            self._peak_before_bytes, self._peak_bytes, self._peak_since_bytes = self._peak_bytes, self.used_bytes, self._asked_bytes
 
     def _place(self, block: Block) -> None:
         """Memory for a block: free memory; then memory put aside; then by compaction."""
@@ -119,7 +136,7 @@ class Capacity:
                 self._shelves[owner, block.room] = [block]
             else:
                 shelf.append(block)
-            self._idle[block] = owner
+            self._idle[block] = owner, self._asked_bytes
             self.idle_bytes += block.room
 
     def park(self, block: Block) -> None:
@@ -155,7 +172,7 @@ class Capacity:
                     self._drop(block)
 
     def _drop_oldest(self) -> None:
-        block, owner = next(iter(self._idle.items()))
+        block, (owner, _) = next(iter(self._idle.items()))
         shelf = self._shelves[owner, block.room]
         assert shelf[0] is block, "blocks of a size are in order of age"
         del shelf[0]

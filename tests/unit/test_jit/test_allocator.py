@@ -46,6 +46,38 @@ def test_what_is_free_can_be_had_however_it_is_cut_up() -> None:
         space.alloc(99, 1)
 
 
+def test_a_cache_that_grows_leaves_no_trail_of_memory_that_fits_nothing() -> None:
+    """As a language model's: each step makes it anew, a little larger, and frees the one before. That memory is used again."""
+    capacity = Capacity(1 << 30)
+    space = SpaceMemory(capacity)
+    touched = set()
+    for step in range(2000):
+        nbytes = (64 + step) << 10
+        touched.add(space.alloc(step, nbytes).offset >> 21)
+        if step:
+            space.free(step - 1)
+        live = capacity.memory.used_bytes + nbytes
+        assert step < 500 or capacity.idle_bytes < 8 * live
+    assert len(touched) << 21 < 40 << 20
+
+
+def test_what_a_step_frees_is_there_for_the_next_one_however_much_it_was() -> None:
+    """The large blocks of a training step wait while small ones come and leave, and while another session is quiet."""
+    capacity = Capacity(1 << 30)
+    space, quiet = SpaceMemory(capacity), SpaceMemory(capacity)
+    quiet.alloc(0, 1 << 20)
+    quiet.free(0)
+    offsets = []
+    for _ in range(20):
+        offsets.append([space.alloc(key, (8 + key) << 20).offset for key in range(8)])
+        for key in range(8):
+            space.free(key)
+        for _ in range(100):
+            space.alloc(0, 1 << 20)
+            space.free(0)
+    assert all(now == offsets[0] for now in offsets)
+
+
 def test_blocks_move_only_while_no_run_is_under_way() -> None:
     """Making room takes the lock that runs hold; what fits without it does not."""
     taken: list[int] = []
