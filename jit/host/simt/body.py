@@ -3,11 +3,13 @@ proved."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from jit.errors import KernelRefused
 from jit.host.simt import atomics, warp
+from jit.host.simt.analysis import terminator_reads
 from jit.host.simt.control import Control
 from jit.host.simt.guard import Plan, plan_block
 from jit.host.simt.memory import Memory, access_of
@@ -48,6 +50,9 @@ class Body:
         self.dynamic_bytes = dynamic_bytes
         self.helpers: dict[str, Callable[[str], str]] = {}
         self.actives: dict[int, str] = {}
+        #: how often each register is read
+        self.reads: Counter[int] = Counter(r for block in self.kernel.blocks for op in block.code for r in op.ins)
+        self.reads.update(r for block in self.kernel.blocks for r in terminator_reads(block.end))
         self.site = 0
 
     def block(self, b: int) -> None:
@@ -73,8 +78,14 @@ class Body:
         control.leave(b)
 
     def _ops(self, ops: Sequence[Op]) -> None:
-        for op in ops:
-            self._op(op)
+        for chain in warp.chains(ops, self.reads):
+            self._chain(chain)
+
+    def _chain(self, chain: Sequence[Op]) -> None:
+        if BY_CODE[chain[0].op].sig in (Sig.MMA, Sig.MMA_F64):
+            self.helpers[warp.matrix_product(self.code, self.regs, chain, self.warp.there)] = warp.matrix_helper
+        else:
+            self._op(chain[0])
 
     def _twice(self, plan: Plan) -> None:
         """Behind the guard without checks, beside it lane by lane."""
@@ -86,9 +97,11 @@ class Body:
         code.do(f"br i1 {memory.guard(plan.groups)}, label %{fast}, label %{slow}, !prof !0")
         known, site = regs.saved(), self.site
         code.label(fast)
-        for at, op in enumerate(both):
+        at = 0
+        for chain in warp.chains(both, self.reads):
             memory.check = at not in members
-            self._op(op)
+            self._chain(chain)
+            at += len(chain)
         memory.check = True
         code.branch(meet)
         code.label(slow)
@@ -117,8 +130,6 @@ class Body:
                 (self.memory.load if loads else self.memory.store)(op, site)
         elif sig in (Sig.ATOM, Sig.RED):
             self.helpers[atomics.atomic(self.code, self.regs, self.memory, op, access_of(op), site)] = atomics.helper_text
-        elif sig in (Sig.MMA, Sig.MMA_F64):
-            self.helpers[warp.matrix_product(self.code, self.regs, op, self.warp.there)] = warp.matrix_helper
         elif sig in WARP_OPS:
             self.warp.emit(op)
         elif sig is Sig.RAISE:

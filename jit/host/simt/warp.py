@@ -2,20 +2,22 @@
 
 A product of matrices is a function for each type of element, which keeps a lane of every operand in a lane of a vector. Elements that other
 lanes hold come by constant permutations; each result is a chain of fused multiply-adds in the order of the definition (wis.kernel.matrix).
+Two products of which one adds to the other's sums are one call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from jit.host.emit.code import Code, Lanes
 from jit.host.simt.registers import Registers, vector_constant
 from wis.kernel.matrix import ELEMENTS, INTEGERS, SIGNED, a_lanes, b_lanes
 from wis.kernel.model import WARP, Atomic, Matrix, Op, Shuffle, Vote
-from wis.kernel.ops import BY_CODE, BY_NAME, Sig
+from wis.kernel.ops import BY_CODE, Sig
 
-__all__ = ["WARP_OPS", "Warp", "matrix_helper", "matrix_product"]
+__all__ = ["WARP_OPS", "Warp", "chains", "matrix_helper", "matrix_product"]
 
 _IOTA: Final = vector_constant("i32", range(WARP))
 
@@ -237,63 +239,95 @@ WARP_OPS: Final[dict[Sig, Callable[[Warp, Op], None]]] = {
 
 
 _PREFIX: Final = "matrix."
-_ROOM: Final = f"[{4 * WARP} x i64]"
-"""Operands, results in the places of the sums: seven of 32 bits a lane, or four of 64."""
-_F64: Final = BY_NAME["mma_f64"].code
+_CALL: Final = "x86_regcallcc" if platform.machine() in ("x86_64", "AMD64") else "fastcc"
+"""How helpers are called: as many vectors as there are registers stay in them."""
+_STEPS_MAX: Final = 2
+"""Ops of one call. More make it no faster: the operands no longer fit into registers."""
 
 
-def matrix_product(code: Code, registers: Registers, op: Op, there: str) -> str:
-    """Emits the op; returns the name of the helper it needs. ``there``: the lanes that run, as an i32."""
-    v = registers.v
-    size = 8 if op.op == _F64 else 4
-    room = registers.variable("%matrix", _ROOM)
+def _continues(first: Op, second: Op, reads: Mapping[int, int]) -> bool:
+    """Whether ``second`` adds to the sums of ``first``, which have no other reader. ``reads``: how often each register is read."""
+    if BY_CODE[first.op].sig is not Sig.MMA or (first.op, first.attrs) != (second.op, second.attrs):
+        return False
+    return second.ins[-len(first.outs) :] == first.outs and all(reads[r] == 1 for r in first.outs)
+
+
+def chains(ops: Sequence[Op], reads: Mapping[int, int]) -> Iterator[Sequence[Op]]:
+    """The ops in order, products that continue each other together."""
+    at = 0
+    while at < len(ops):
+        n = 1
+        while n < _STEPS_MAX and at + n < len(ops) and _continues(ops[at + n - 1], ops[at + n], reads):
+            n += 1
+        yield ops[at : at + n]
+        at += n
+
+
+def matrix_product(code: Code, registers: Registers, chain: Sequence[Op], there: str) -> str:
+    """Emits products that continue each other; returns the name of the helper they need. ``there``: the lanes that run, as an i32."""
+    v, first, last = registers.v, chain[0], chain[-1]
+    n_sums = len(first.outs)
     mask = "" if there == "-1" else code.value(f"bitcast i32 {there} to {v.type('i1')}")
-    for place, r in enumerate(op.ins):
+    operands = []
+    for r in (*first.ins[-n_sums:], *[r for op in chain for r in op.ins[:-n_sums]]):
         kind, value = registers.llvm(r), registers.vector(r)
         if mask:
             value = code.value(f"select {v.type('i1')} {mask}, {v.type(kind)} {value}, {v.type(kind)} zeroinitializer")
-        code.do(f"store {v.type(kind)} {value}, ptr {code.gep('i8', room, str(place * size * WARP))}, align 8")
-    name = _PREFIX + ("f64" if op.op == _F64 else Matrix(op.attrs[0]).name.lower())
-    code.call("void", name, ("ptr", room))
-    code.declared.pop(name)  # it is defined beside the kernel
-    kind = registers.llvm(op.outs[0])
+        operands.append(f"{v.type(kind)} {value}")
+    form = None if BY_CODE[first.op].sig is Sig.MMA_F64 else Matrix(first.attrs[0])
+    name = f"{_PREFIX}{'f64' if form is None else form.name.lower()}.{len(chain)}"
+    kind = registers.llvm(last.outs[0])
     if kind != "i32":  # the helper calls it
         function = f"llvm.fma.{v.suffix(kind)}"
         code.declared[function] = f"declare {v.type(kind)} @{function}({', '.join([v.type(kind)] * 3)})"
-    first = len(op.ins) - len(op.outs)
-    places = [code.gep("i8", room, str((first + place) * size * WARP)) for place in range(len(op.outs))]
-    results = [code.value(f"load {v.type(kind)}, ptr {place}, align 8") for place in places]
-    for r, result in zip(op.outs, results, strict=True):
-        registers.put_vector(r, result)
+    several = _several(v.type(kind), n_sums)
+    sums = code.value(f"call {_CALL} {several} @{name}({', '.join(operands)})")
+    for place, r in enumerate(last.outs):
+        registers.put_vector(r, code.value(f"extractvalue {several} {sums}, {place}"))
     return name
+
+
+def _several(kind: str, n: int) -> str:
+    return f"{{{', '.join([kind] * n)}}}"
 
 
 def matrix_helper(name: str) -> str:
     """The helper's definition."""
-    text = name.removeprefix(_PREFIX)
-    writer = _Writer(None if text == "f64" else Matrix[text.upper()])
-    writer.write()
-    body = "\n".join(writer.code.lines)
-    return f"define internal void @{name}(ptr %room) noinline {{\nentry:\n{body}\n  ret void\n}}\n"
+    text, steps = name.removeprefix(_PREFIX).split(".")
+    return _Product(None if text == "f64" else Matrix[text.upper()]).text(name, int(steps))
 
 
-class _Writer:
-    """The text of one product. ``form`` None: f64."""
+class _Product:
+    """The text of products of one kind. ``form`` None: f64."""
 
     def __init__(self, form: Matrix | None) -> None:
         self.form = form
         self.code = Code()
         self.v = Lanes(self.code, WARP)
         self.kind = "double" if form is None else "i32" if form in INTEGERS else "float"
-        self.size = 8 if form is None else 4
+        self.rows = 1 if form is None else 2
 
-    def write(self) -> None:
-        code, v = self.code, self.v
-        rows = 1 if self.form is None else 2
+    def text(self, name: str, steps: int) -> str:
+        """A function of the sums and, for every step, the operands of A and B; it returns the sums."""
+        v, n_sums = self.v, 2 * self.rows
+        sum_kind, word_kind = v.type(self.kind), v.type("double" if self.form is None else "i32")
+        sums = [f"%sum{place}" for place in range(n_sums)]
+        words = [[f"%step{step}.{place}" for place in range(self.rows + 1)] for step in range(steps)]
+        takes = ", ".join([f"{sum_kind} {x}" for x in sums] + [f"{word_kind} {x}" for step in words for x in step])
+        for step in words:
+            self._add(sums, step)
+        several, result = _several(sum_kind, n_sums), "poison"
+        for place, value in enumerate(sums):
+            result = self.code.value(f"insertvalue {several} {result}, {sum_kind} {value}, {place}")
+        body = "\n".join(self.code.lines)
+        return f"define internal {_CALL} {several} @{name}({takes}) noinline {{\nentry:\n{body}\n  ret {several} {result}\n}}\n"
+
+    def _add(self, sums: list[str], words: Sequence[str]) -> None:
+        """The products of one step, added to ``sums``."""
+        v = self.v
         a_signed, b_signed = (False, False) if self.form is None else SIGNED.get(self.form, (False, False))
-        lefts = [self._elements(place, a_signed) for place in range(rows)]
-        right = self._elements(rows, b_signed)
-        sums = [self._load(rows + 1 + place, self.kind) for place in range(2 * rows)]
+        lefts = [self._elements(word, a_signed) for word in words[:-1]]
+        right = self._elements(words[-1], b_signed)
         for t in range(4):
             for at in range(len(right)):
                 xs = [self._moved(left[at], a_lanes(t)) for left in lefts]
@@ -303,24 +337,15 @@ class _Writer:
                         sums[place] = v.op("add", "i32", sums[place], v.op("mul", "i32", x, y))
                     else:
                         sums[place] = v.fma(self.kind, x, y, sums[place])
-        for place, value in enumerate(sums):
-            code.do(f"store {v.type(self.kind)} {value}, ptr {self._place(rows + 1 + place)}, align 8")
-
-    def _place(self, place: int) -> str:
-        return self.code.gep("i8", "%room", str(place * self.size * WARP))
-
-    def _load(self, place: int, kind: str) -> str:
-        return self.code.value(f"load {self.v.type(kind)}, ptr {self._place(place)}, align 8")
 
     def _moved(self, value: str, lanes: list[int]) -> str:
         kind = self.v.type(self.kind)
         return self.code.value(f"shufflevector {kind} {value}, {kind} poison, <{WARP} x i32> {vector_constant('i32', lanes)}")
 
-    def _elements(self, place: int, signed: bool) -> list[str]:
+    def _elements(self, word: str, signed: bool) -> list[str]:
         v, form = self.v, self.form
         if form is None:
-            return [self._load(place, "double")]
-        word = self._load(place, "i32")
+            return [word]
         if form in INTEGERS:
             shift = "ashr" if signed else "lshr"
             tops = [v.op("shl", "i32", word, v.const("i32", 24 - 8 * at)) for at in range(ELEMENTS[form])]
