@@ -202,7 +202,8 @@ coo = torch.sparse_coo_tensor([[0, 1, 1], [2, 0, 0]], [3.0, 4.0, 5.0], (2, 3), d
 table = nn.Embedding(10, 4, sparse=True, device="cuda:1")
 table(torch.tensor([1, 1, 3], device="cuda:1")).sum().backward()
 torch.optim.SparseAdam(table.parameters()).step()
-sparse = [coo, coo.coalesce(), coo.t(), coo.clone(), coo * 2, torch.zeros_like(coo), b.to_sparse(), table.weight.grad]
+sparse = [coo, coo.coalesce(), coo.t(), coo.clone(), coo * 2, torch.zeros_like(coo), b.to_sparse(), table.weight.grad,
+          coo.unsqueeze(0).permute(2, 0, 1)]
 found["sparse"] = sorted({str(part.device) for x in sparse for part in (x, x._indices(), x._values(), x.to_dense())})
 found["sums"] = [coo.to_dense().tolist(), str(coo.to("cuda:0")._values().device), table.weight.grad.to_dense().sum(1).tolist()[:4]]
 made = [lambda d: torch.rand_like(b, device=d), lambda d: b.new_zeros(2, device=d), lambda d: torch.ones_like(b, device=d)]

@@ -43,7 +43,7 @@ from wooly.link import ReadBytes
 
 __all__ = [
     "upload", "fetch", "fetch_all", "bytes_tensor", "empty", "empty_strided", "make_copy_", "make_to_copy", "local_scalar_dense", "equal",
-    "beside", "check_device", "check_device_with", "index_of_call", "moved_beside",
+    "beside", "beside_index", "check_device", "check_device_with", "index_of_call", "moved_beside",
     "resize_", "resize_output", "resize_storage", "replace_whole", "set_storage_offset_",
     "set_storage_", "set_tensor_", "set_",
 ]  # fmt: skip
@@ -243,6 +243,11 @@ def beside(index: int | None) -> Iterator[None]:
         yield
     finally:
         _guard.index = before
+
+
+def beside_index() -> int | None:
+    """The device that ``beside`` names in this thread; None outside of it."""
+    return _guard.index
 
 
 def check_device(device: Any) -> int:
