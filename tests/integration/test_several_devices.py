@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.script import Script, task_called
+from tests.support.script import PYTHON, Script, task_called
 from tests.support.stack import EmbeddedStack
 
 
@@ -261,6 +261,25 @@ def test_what_cuda_does_with_the_current_device_and_with_two(stack: EmbeddedStac
         "scattered": True,
         "lists": [[0.5, 0.5], [0.5, 0.5], [2.0, 2.0], [3.0, 3.0], [4.0, 4.0], [5.0, 5.0]],
     }
+
+
+COMPILED = """
+import json, torch
+
+code = torch.compile(lambda x: (torch.ones(2, device="cuda"), torch.tensor([1.0], device="cuda"), x.cuda()))
+beside = torch.compile(lambda x: torch.zeros(2, device="cuda") + x)
+found = []
+for i in (0, 1, 0):
+    with torch.cuda.device(i):
+        found.append(sorted({x.device.index for x in (*code(torch.ones(1)), beside(torch.ones(2, device=i)))}))
+print(json.dumps(found))
+"""
+
+
+def test_compiled_code_makes_tensors_on_the_device_that_is_current_when_it_is_called(stack: EmbeddedStack) -> None:
+    with Script(stack, "compiled", COMPILED, PYTHON, GPU_COUNT="2") as script:  # dynamo is not imported before the device is there
+        assert script.end() == 0, script.error
+        assert json.loads(script.output) == [[0], [1], [0]]
 
 
 def test_each_device_is_a_session_of_one_task(stack: EmbeddedStack) -> None:

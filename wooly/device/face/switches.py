@@ -18,6 +18,7 @@ from torch import Tensor
 from wooly.device import collectives, compiled
 from wooly.device.backend import BACKEND, SHOWN, is_our_device
 from wooly.device.face.api import Face, put, put_all, wrapping
+from wooly.device.face.devices import count, current
 from wooly.device.face.generators import DeviceGenerator
 from wooly.device.graphs import Graph
 from wooly.device.imports import when_imported
@@ -114,6 +115,30 @@ def _prepare_dynamo() -> None:
         return original(user_cls) and not issubclass(user_cls, DeviceGenerator)
 
     put(TorchScriptObjectVariable, "is_matching_cls", staticmethod(is_matching_cls))
+    if count() > 1:
+        _compile_for_each_device()
+
+
+def _compile_for_each_device() -> None:
+    """Let code that dynamo has compiled be used with the current device that it was compiled with, which it holds as a constant."""
+    from torch._dynamo.callback import callback_handler
+    from torch._dynamo.guards import GuardBuilder
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    original: Any = GuardBuilder.DEFAULT_DEVICE
+
+    @wrapping(original)
+    def default_device(self: Any, guard: Any) -> None:
+        original(self, guard)
+        then = current()
+        found = (lambda _: current() == then, [f"the current device is cuda:{then}"])
+        try:
+            self.get_guard_manager(guard).add_lambda_guard(*found, None)
+        except TypeError:  # an older torch, which takes no stack of the user's
+            self.get_guard_manager(guard).add_lambda_guard(*found)
+
+    put(GuardBuilder, "DEFAULT_DEVICE", default_device)
+    callback_handler.register_start_callback(lambda _: FakeTensorMode.cache_clear())  # in which "cuda" stands for one device
 
 
 def _profiler() -> None:
