@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wooly.profiling import ProfiledLink
     from wooly.session import Session
 
-__all__ = ["activate", "without_our_frames"]
+__all__ = ["activate", "end_sessions", "without_our_frames"]
 
 _ends: Final[list[Callable[[], None]]] = []
 """What ends each session that is open, in the order of their opening."""
@@ -52,8 +52,7 @@ def activate(config: Config, connect: Callable[[int], Link] | None = None) -> No
         warnings.filterwarnings("ignore", message=r".*Overriding a previously registered kernel", category=UserWarning)
         warnings.filterwarnings("ignore", message=r".*other operators may also be overridden", category=UserWarning)
         install.register(connect or partial(_open, config), backend_module(), *_checking(config))
-    # Here and not when a session opens: handlers that the script registers before it first uses the device may use it as well.
-    atexit.register(_end_sessions)
+    atexit.register(_do_nothing, _AtLast())
     patch(RECORDERS, config.device_count)
     when_imported("triton.backends", partial(_run_triton_here, config.triton_math))
     if not config.debug:
@@ -62,8 +61,22 @@ def activate(config: Config, connect: Callable[[int], Link] | None = None) -> No
     gc.freeze()
 
 
-def _end_sessions() -> None:
+class _AtLast:
+    """Ends the sessions when the interpreter drops its exit handlers. It calls all of them before: those that the script registered before
+    it imported torch are called after ours, and may use the device as well."""
+
+    def __del__(self) -> None:
+        end_sessions()
+
+
+def _do_nothing(at_last: _AtLast) -> None:
+    """The exit handler that holds ``at_last``."""
+
+
+def end_sessions() -> None:
+    """End each open session, the last opened first: what is pending is sent, and totals are shown."""
     with ExitStack() as each:
+        each.callback(install.close_all)
         for end in _ends:
             each.callback(end)
 

@@ -167,6 +167,17 @@ held = [torch.ones(4, device="cuda") + 1]
 """
 
 
+@pytest.mark.parametrize("launcher", [(), ("-m", "wooly.cli", "run")], ids=["python", "run"])
+def test_an_exit_handler_that_is_older_than_torch_uses_the_device(stack: EmbeddedStack, launcher: tuple[str, ...]) -> None:
+    code = AT_EXIT.replace("import atexit, torch\n", "import atexit\n").replace("held =", "import torch\nheld =")
+    title = f"early-{len(launcher)}"
+    with Script(stack, title, code, PYTHON, *launcher, REQUIRED_VRAM="64") as script:
+        assert script.end() == 0, script.error
+        assert script.output == "16.0\n", script.error
+        assert script.error.count("wooly: ") == 2, script.error
+    assert ended(stack, f"{title}.py")[:2] == ("completed", "")
+
+
 def test_a_scripts_exit_handler_that_is_older_than_its_session_uses_the_device(stack: EmbeddedStack) -> None:
     with Script(stack, "leaving", AT_EXIT + "sys = held.sys\n", PYTHON, REQUIRED_VRAM="64") as script:
         assert script.end() == 1, script.error

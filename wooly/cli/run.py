@@ -85,7 +85,10 @@ def _start_stack(flags: dict[str, str], backend: str | None) -> None:
     def finish() -> None:
         if os.getpid() != pid:
             return  # a forked child's exit handlers; the stack is its parent's
+        activation = sys.modules.get("wooly.activation")  # loaded where the script imported torch
         try:
+            if activation is not None:
+                activation.end_sessions()
             for line in bill_lines(found.billing):
                 echo(line, err=True)
         except CommandError as error:
@@ -93,7 +96,7 @@ def _start_stack(flags: dict[str, str], backend: str | None) -> None:
         finally:
             stack.stop()
 
-    # First registered, so called last: after the session has been closed and the script's own handlers have run.
+    # First registered, so called last: after the script's own handlers have run.
     atexit.register(finish)
 
 

@@ -6,6 +6,7 @@ The device is torch's private-use backend renamed ``wooly``; users see ``cuda`` 
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -140,9 +141,14 @@ def offset_of(tensor: torch.Tensor) -> int:
 
 
 def library(namespace: str, kind: str) -> Any:
-    """A torch.library.Library, whose constructor torch does not annotate."""
+    """A torch.library.Library, whose constructor torch does not annotate. torch would take its kernels away before exit handlers are
+    called that are older than torch's import, and those may still use the device."""
     make: Any = torch.library.Library
-    return make(namespace, kind)
+    made = make(namespace, kind)
+    registry: Any = weakref.finalize.__dict__["_registry"]
+    for finalizer in [finalizer for finalizer in registry if (found := finalizer.peek()) is not None and found[0] is made]:
+        finalizer.atexit = False
+    return made
 
 
 def cpu_generator() -> torch.Generator:

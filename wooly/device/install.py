@@ -5,7 +5,6 @@ Must run before the first backward pass of the process (autograd counts devices 
 
 from __future__ import annotations
 
-import atexit
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -27,7 +26,7 @@ from wooly.device.schema import Kind, OpInfo, describe, functional_of, overload
 from wooly.device.tensors import HEAPS, VIEWS, Heap, inplace_views, view_kernel
 from wooly.link import Link
 
-__all__ = ["add_device", "register", "installed", "kernel_names"]
+__all__ = ["add_device", "close_all", "register", "installed", "kernel_names"]
 
 _connect: Final[list[Callable[[int], Link]]] = []
 _libraries: Final[list[Any]] = []  # registrations live as long as these
@@ -85,7 +84,6 @@ def register(connect: Callable[[int], Link], module: Any, wrap: Callable[[Any], 
     Variable._execution_engine = _CallingThreadEngine()
     register_optimizer_step_post_hook(_after_step)
     os.register_at_fork(after_in_child=_after_fork)
-    atexit.register(_close_all)
 
 
 def add_device(index: int) -> None:
@@ -99,7 +97,8 @@ def add_device(index: int) -> None:
     RECORDERS[index].forked = RECORDER.forked
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """Send what is pending for each device and end its session."""
     for recorder in reversed(RECORDERS.values()):
         recorder.close()
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from wooly.device.backend import BACKEND, SHOWN, is_ours
+from wooly.device.backend import BACKEND, SHOWN, is_ours, library
 from wooly.device.face.api import Face, put, wrapping
 
 __all__ = ["FP32", "FP32_SET_OPT_DTYPE", "FP32_SET_OPT_DTYPE_NAMED", "LOWER_PRECISION", "PROMOTE", "patch"]
@@ -131,10 +131,9 @@ def _redirected(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _register() -> None:
-    make_library: Any = torch.library.Library  # untyped in torch
-    everything, library = make_library("_", "IMPL"), make_library("aten", "IMPL")
+    everything, aten = library("_", "IMPL"), library("aten", "IMPL")
     everything.fallback(torch.library.fallthrough_kernel, _KEY)
-    _libraries.extend((everything, library))
+    _libraries.extend((everything, aten))
     makers: tuple[tuple[tuple[str, ...], Callable[[Any], Callable[..., Any]]], ...] = (
         (LOWER_PRECISION, _lower_precision),
         (FP32, _fp32),
@@ -147,7 +146,7 @@ def _register() -> None:
         for name in names:
             overload = _overload(name)
             if overload is not None:
-                library.impl(name, make(overload), _KEY)
+                aten.impl(name, make(overload), _KEY)
 
 
 def _overload(name: str) -> Any:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wooly.device import collectives, compiled
-from wooly.device.backend import BACKEND, SHOWN, is_our_device
+from wooly.device.backend import BACKEND, SHOWN, is_our_device, library
 from wooly.device.face.api import Face, put, put_all, wrapping
 from wooly.device.face.devices import count, current
 from wooly.device.face.generators import DeviceGenerator
@@ -296,9 +296,8 @@ def gru_cell(
 
 def patch_recurrent(face: Face) -> None:
     """Register the cells."""
-    make_library: Any = torch.library.Library  # untyped in torch
-    library = make_library("aten", "IMPL")
-    _registrations.append(library)
+    aten = library("aten", "IMPL")
+    _registrations.append(aten)
     for name, function in (("_thnn_fused_lstm_cell", lstm_cell), ("_thnn_fused_gru_cell", gru_cell)):
         for key in ("AutogradPrivateUse1", "PrivateUse1"):
-            library.impl(name, function, key)
+            aten.impl(name, function, key)
