@@ -35,6 +35,7 @@ __all__ = [
     "report",
     "split",
     "unclaimed",
+    "with_tensors_for_numbers",
     "write_back",
 ]
 
@@ -233,7 +234,7 @@ def _check_layouts(info: OpInfo, result: Any) -> None:
     for tensor in _flat([result]):
         if (
             isinstance(tensor, torch.Tensor)
-            and not sparse.is_sparse(tensor)
+            and not sparse.has_parts(tensor)
             and (tensor.layout is not torch.strided or tensor.is_quantized)
         ):
             kind = "quantized" if tensor.is_quantized else str(tensor.layout).removeprefix("torch.")
@@ -272,6 +273,17 @@ def _versions(args: Sequence[Any], kwargs: dict[str, Any]) -> list[int | None]:
 @cache
 def _described(op: Any) -> OpInfo:
     return describe(op.name(), op)
+
+
+def with_tensors_for_numbers(op: Any, keys: Any) -> Callable[..., Any]:
+    """torch's kernel of ``op`` for ``keys``, which is written in C++: it takes no numbers for tensors."""
+    info = _described(op)
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        positional, named = split(info, _with_tensors_for_numbers(info, _in_order(info, args, kwargs)))
+        return op.redispatch(keys, *positional, **named)
+
+    return kernel
 
 
 def on_sparse(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -392,7 +404,7 @@ def _copy_back(target: Any, computed: Any, is_out: bool) -> None:
     if isinstance(target, list | tuple):
         for t, c in zip(target, computed, strict=True):
             _copy_back(t, c, is_out)
-    elif isinstance(target, torch.Tensor) and sparse.is_sparse(target):
+    elif isinstance(target, torch.Tensor) and target.layout in sparse.LAYOUTS:
         if target.layout is not torch.sparse_coo:
             target.resize_as_sparse_(transfer.upload(computed, raw_device(target).index))
         target.copy_(computed)

@@ -197,6 +197,8 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
             value = None if value is None and info.takes_tensors else _META
         elif arg.kind is Kind.GENERATOR or arg.name == "pin_memory":
             value = None
+        elif arg.kind is Kind.TENSOR and isinstance(value, bool | int | float | complex):
+            value = _for_number(value, values)
         else:
             value = _described(value)
         if arg.kwarg_only:
@@ -210,6 +212,12 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
         raise Unknown(error) from error
     except Exception as error:  # meta kernels raise anything; the caller decides, after trying torch's CPU kernel
         raise Unknown(error) from error
+
+
+def _for_number(number: Any, values: Sequence[Any]) -> Any:
+    """A number that torch hands to a kernel for a tensor, as few operators take it: a tensor of the type that the others give it."""
+    tensor = next((value for value in values if isinstance(value, torch.Tensor)), None)
+    return number if tensor is None else torch.empty((), dtype=torch.result_type(tensor, number), device=_META)
 
 
 _ATEN: Final = torch.ops.aten

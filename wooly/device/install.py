@@ -17,7 +17,7 @@ from torch.autograd.variable import Variable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
-from wooly.device import attention, checks, collectives, fallback, kernels, sparse, transfer
+from wooly.device import attention, checks, collectives, fallback, kernels, nested, sparse, transfer
 from wooly.device.backend import BACKEND, CPU_KEYS, all_op_names, has_kernel, is_our_device, library, raw_device
 from wooly.device.lowering import COMPOSITES, LOWERINGS, fft
 from wooly.device.memory import MemoryCounter
@@ -46,9 +46,6 @@ _LEFT_OUT: Final = frozenset(
     """.split()
 )
 """Operations that torch composes of others rightly, that have kernels of their own here, or that never reach a device."""
-
-_MAKE_NESTED: Final = ("_nested_tensor_from_tensor_list", "_nested_tensor_from_mask", "_nested_from_padded", "_nested_view_from_buffer")
-"""Operations that make nested tensors of the strided layout. torch's kernels for these read tensors' memory, which here is elsewhere."""
 
 
 def installed() -> bool:
@@ -132,8 +129,7 @@ def _others(aten: Any) -> None:
                 _on_sparse(aten, name, key, cpu_keys)
         for name in sparse.FACTORIES:
             aten.impl(name, _here(overload(f"aten::{name}")), key.replace("PrivateUse1", "CUDA"))
-    for name in _MAKE_NESTED:
-        aten.impl(name, fallback.refusal(f"aten::{name}", "strided nested tensors: use layout=torch.jagged"), "PrivateUse1")
+    _of_nested(aten, every)
 
 
 def _on_sparse(aten: Any, name: str, key: str, cpu_keys: Any) -> None:
@@ -147,6 +143,19 @@ def _on_sparse(aten: Any, name: str, key: str, cpu_keys: Any) -> None:
         aten.impl(name[6:], _composed_or(composed, op), key)
     elif has_kernel(name, "CompositeExplicitAutograd") or has_kernel(name, "CompositeExplicitAutogradNonFunctional"):
         aten.impl(name[6:], partial(fallback.on_sparse, op), key)  # torch's composite is for dense tensors
+
+
+def _of_nested(aten: Any, every: Any) -> None:
+    """The kernels for nested tensors of the strided layout."""
+    key, (cpu_key, cpu_keys) = "NestedTensorPrivateUse1", nested.CPU_KEY
+    every.fallback(fallback.on_sparse, key)
+    aten.impl(nested.MADE_OF_BUFFER, view_kernel(overload(f"aten::{nested.MADE_OF_BUFFER}")), "PrivateUse1")
+    for name in all_op_names():
+        op = overload(name) if name.startswith("aten::") and has_kernel(name, cpu_key) else None
+        if op is not None:
+            composed = nested.COMPOSED.get(name)
+            kernel = partial(fallback.on_sparse, op) if name[6:] in nested.READING else fallback.with_tensors_for_numbers(op, cpu_keys)
+            aten.impl(name[6:], composed or kernel, key)
 
 
 def _structural(op: Any, cpu_keys: Any) -> Callable[..., Any]:

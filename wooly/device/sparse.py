@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import torch
 
+from wooly.device import nested
 from wooly.device.backend import is_our_device, is_ours, raw_device
 
-__all__ = ["CPU_KEYS_OF", "COMPOSED", "FACTORIES", "LAYOUTS", "STRUCTURAL", "assembled", "is_sparse", "parts"]
+__all__ = ["CPU_KEYS_OF", "COMPOSED", "FACTORIES", "LAYOUTS", "STRUCTURAL", "assembled", "has_parts", "parts"]
 
 CPU_KEYS_OF: Final = {
     "SparsePrivateUse1": ("SparseCPU", torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCPU)),
@@ -45,21 +46,25 @@ LAYOUTS: Final = frozenset({torch.sparse_coo, *_COMPRESSED})
 """COO and the compressed layouts."""
 
 
-def is_sparse(tensor: torch.Tensor) -> bool:
-    """Is this a COO or a compressed tensor?"""
-    return tensor.layout in LAYOUTS
+def has_parts(tensor: torch.Tensor) -> bool:
+    """Is this a COO, a compressed or a nested tensor?"""
+    return tensor.layout in LAYOUTS or tensor.is_nested
 
 
 def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The dense tensors that a sparse one is made of: indices (one tensor, or two), then values."""
+    """The dense tensors that one is made of: indices (one tensor, or two), then values. A nested tensor: its buffer."""
+    if tensor.is_nested:
+        return [nested.buffer_of(tensor)]
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     return [*(getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]), tensor.values()]
 
 
 def assembled(like: torch.Tensor, made_of: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A sparse tensor of the layout and size of ``like`` over other parts, on their device."""
+    """A tensor of the layout and size of ``like`` over other parts, on their device."""
     values = made_of[-1]
+    if like.is_nested:
+        return nested.over(values, like)
     if like.layout is torch.sparse_coo:
         return _coo(made_of[0], values, like.size(), like.is_coalesced())
     make: Any = torch.ops.aten._sparse_compressed_tensor_unsafe.default
@@ -138,7 +143,7 @@ def _product(matrix: torch.Tensor, dense: torch.Tensor) -> Any:
 
 
 def _mm(self: torch.Tensor, mat2: torch.Tensor) -> Any:
-    return _product(self, mat2) if is_ours(mat2) and is_sparse(self) else NotImplemented
+    return _product(self, mat2) if is_ours(mat2) and self.layout in LAYOUTS else NotImplemented
 
 
 def _addmm(self: torch.Tensor, mat1: torch.Tensor, mat2: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> Any:

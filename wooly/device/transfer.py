@@ -58,7 +58,7 @@ _SPAN_READ_MAX: Final = 1 << 20
 @untraced()
 def upload(tensor: torch.Tensor, at: int = 0) -> torch.Tensor:
     """A tensor on device ``at`` with the elements of a CPU tensor, and its layout where that is dense or sparse."""
-    if sparse.is_sparse(tensor):
+    if sparse.has_parts(tensor):
         return sparse.assembled(tensor, [upload(part, at) for part in sparse.parts(tensor)])
     source = tensor.detach()
     if source.is_conj():
@@ -137,7 +137,7 @@ def fetch_all(values: Sequence[Any]) -> list[Any]:
     for value in values:
         for item in value if isinstance(value, list | tuple) else [value]:
             if isinstance(item, torch.Tensor) and is_ours(item):
-                if sparse.is_sparse(item):
+                if sparse.has_parts(item):
                     of_parts[id(item)] = sparse.parts(item)
                 for dense in of_parts.get(id(item), [item]):
                     readings[id(dense)] = _reading(dense)

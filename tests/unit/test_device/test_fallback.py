@@ -195,20 +195,6 @@ def test_fake_quantisation_is_computed() -> None:
     torch.testing.assert_close(ours.cpu(), torch.fake_quantize_per_tensor_affine(matrix(), 0.3, 0, -128, 127))
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda x: torch.nested.as_nested_tensor([x, x[:1]]),
-        lambda x: torch.nested.nested_tensor([x, x[:1]]),
-        lambda x: torch._nested_tensor_from_mask(x[None], torch.ones(1, 2, dtype=torch.bool, device="cuda")),
-    ],
-)
-def test_nested_tensors_of_the_strided_layout_are_refused(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """torch's own kernels follow the fake pointers of device tensors there, and end the process."""
-    with pytest.raises(UnsupportedOperation, match=r"nested.*jagged"):
-        call(matrix().to("cuda"))
-
-
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 def test_images_of_bytes_are_resized_as_on_the_cpu(mode: str) -> None:
     """torch's kernels interpolate bytes in fixed point; its decompositions do not."""

@@ -55,8 +55,6 @@ def _libraries() -> None:
     put(cudnn, "is_available", lambda: False)
     # A CUDA build would flatten the weights of recurrent layers by a cuDNN function.
     put(cudnn, "is_acceptable", lambda tensor: False)
-    # Fused whole-layer inference has no kernels here; the ordinary path gives the same result in parts.
-    torch.backends.mha.set_fastpath_enabled(False)
 
     import torch.utils._triton as triton
 
