@@ -348,3 +348,23 @@ def test_a_graph_that_reads_a_value_is_executed_as_it_is() -> None:
     with pytest.warns(UserWarning, match="executes a graph as it is: CUDA error: operation not permitted when stream is capturing"):
         assert torch.equal(graph(rows(2)), rows(2) * rows(2).sum())
     assert torch.equal(graph(rows(2)), rows(2) * rows(2).sum())
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_questions_about_autocast_break_no_graph(device: str) -> None:
+    def asks(x: Tensor) -> Tensor:
+        known = torch.is_autocast_enabled() or torch.is_autocast_enabled(device)
+        return (x + 1).to(torch.get_autocast_dtype(device)) if known else x - 1
+
+    code = torch.compile(asks, fullgraph=True, backend=compiled_module.backend if device == "cuda" else "eager")
+    x = torch.ones(2, device=device)
+    assert code(x).tolist() == [0.0, 0.0]
+    with torch.autocast(device, dtype=torch.bfloat16):
+        assert code(x).dtype == torch.bfloat16 and code(x).tolist() == [2.0, 2.0]
+
+
+def test_an_encoder_without_gradients_is_one_graph() -> None:
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).cuda().eval()
+    x = torch.randn(2, 3, 8, device="cuda")
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(layer, fullgraph=True)(x), layer(x))

@@ -89,7 +89,7 @@ def patch(face: Face) -> None:
 
 def _switches() -> None:
     for name in ("is_autocast_enabled", "set_autocast_enabled", "get_autocast_dtype", "set_autocast_dtype"):
-        put(torch, name, _redirected(getattr(torch, name)))
+        _put(name, _redirected(getattr(torch, name)))
 
     modules: tuple[Any, ...] = (torch.amp, torch.amp.autocast_mode)
     available = torch.amp.autocast_mode.is_autocast_available
@@ -101,8 +101,8 @@ def _switches() -> None:
         put(module, "is_autocast_available", is_autocast_available)
 
     # The names from before autocast knew other devices.
-    put(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(SHOWN))
-    put(torch, "set_autocast_gpu_dtype", lambda dtype: torch.set_autocast_dtype(SHOWN, dtype))
+    _put("get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(SHOWN))
+    _put("set_autocast_gpu_dtype", lambda dtype: torch.set_autocast_dtype(SHOWN, dtype))
 
     clear = torch.clear_autocast_cache
 
@@ -111,7 +111,13 @@ def _switches() -> None:
         _cache.clear()
         clear()
 
-    put(torch, "clear_autocast_cache", clear_autocast_cache)
+    _put("clear_autocast_cache", clear_autocast_cache)
+
+
+def _put(name: str, function: Callable[..., Any]) -> None:
+    """Under both names that the function has: torch.compile knows by that in torch._C what it may call while it traces."""
+    for owner in (torch._C, torch):
+        put(owner, name, function)
 
 
 def _redirected(original: Callable[..., Any]) -> Callable[..., Any]:
