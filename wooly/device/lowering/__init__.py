@@ -25,6 +25,7 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     optim,
     order,
     polynomials,
+    quantise,
     ragged,
     reduce,
     shape,

@@ -1,0 +1,106 @@
+"""Numbers as if they had few bits, which training for such numbers computes with: rounded to steps of a scale, and the scale from the range
+that was seen.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from wooly.device.lowering.registry import composite
+from wooly.device.lowering.values import Unsupported
+
+__all__: list[str] = []
+
+_SMALL_SCALE = 6.1e-5
+"""A scale below is raised to it, in f32 (quant_utils.h in ATen)."""
+
+
+def _rounded(x: Tensor, scale: Tensor | float, zero_point: Tensor | int, quant_min: int, quant_max: int) -> tuple[Tensor, Tensor]:
+    """(x in steps of the scale, where it was within the bounds)."""
+    if not (x.is_floating_point() and quant_min <= quant_max):
+        raise Unsupported("what the CPU's kernel refuses")
+    scale = torch.as_tensor(scale, dtype=torch.float32, device=x.device)
+    steps = (x.float() * scale.reciprocal()).round() + zero_point
+    inside = (steps >= quant_min) & (steps <= quant_max)
+    return ((steps.clamp(quant_min, quant_max) - zero_point) * scale).to(x.dtype), inside
+
+
+@composite("aten::fake_quantize_per_tensor_affine_cachemask")
+def per_tensor(x: Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int) -> tuple[Tensor, Tensor]:
+    """One scale, a number."""
+    if not quant_min <= zero_point <= quant_max:
+        raise Unsupported("what the CPU's kernel refuses")
+    return _rounded(x, scale, zero_point, quant_min, quant_max)
+
+
+@composite("aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams")
+def per_tensor_by_tensors(
+    x: Tensor, scale: Tensor, zero_point: Tensor, fake_quant_enabled: Tensor, quant_min: int, quant_max: int
+) -> tuple[Tensor, Tensor]:
+    """One scale, a tensor. Unchanged where ``fake_quant_enabled`` is 0."""
+    on = fake_quant_enabled.bool().view(())
+    out, inside = _rounded(x, scale.view(()), zero_point.view(()), quant_min, quant_max)
+    return torch.where(on, out, x), inside | ~on
+
+
+@composite("aten::fake_quantize_per_channel_affine_cachemask")
+def per_channel(x: Tensor, scale: Tensor, zero_point: Tensor, axis: int, quant_min: int, quant_max: int) -> tuple[Tensor, Tensor]:
+    """A scale for each position of dimension ``axis``."""
+    fits = scale.dim() == 1 and zero_point.dtype == torch.int32 and scale.dtype == torch.float32 and 0 <= axis < x.dim()
+    if not fits or scale.size() != zero_point.size() or scale.numel() != x.size(axis):
+        raise Unsupported("what the CPU's kernel refuses, or zero points that are not whole")
+    shape = [-1 if dim == axis else 1 for dim in range(x.dim())]
+    return _rounded(x, scale.view(shape), zero_point.view(shape), quant_min, quant_max)
+
+
+def _scale_of(low: Tensor, high: Tensor, quant_min: int, quant_max: int, symmetric: bool) -> tuple[Tensor, Tensor]:
+    """(scale f32, zero point i32) for numbers from ``low`` to ``high`` (ChooseQuantizationParams in ATen)."""
+    low, high = low.float(), high.float()
+    around = (low < 0) & (high > 0)
+    if symmetric:
+        half = (quant_max - quant_min) // 2
+        widest = torch.maximum((low / -(half + 1)).abs(), (high / half).abs()).double()
+        low, high = torch.where(around, -widest * (half + 1), low).float(), torch.where(around, widest * half, high).float()
+    low, high = low.clamp(max=0).double(), high.clamp(min=0).double()
+    scale = (high - low) / (quant_max - quant_min)
+    scale = torch.where((scale.float() == 0) | scale.float().reciprocal().isinf(), 0.1, scale)
+    small = torch.tensor(_SMALL_SCALE, dtype=torch.float32, device="cpu").double().item()
+    larger, reach = (small / scale).clamp(min=1), small * (quant_max - quant_min)
+    raised = scale < small
+    wide_low = torch.where(raised & (high == 0), -reach, low * larger)
+    high = torch.where(raised & (low == 0), reach, high * larger)
+    low, scale = wide_low, scale.clamp(min=small)
+    by_low = abs(quant_min) - (low / scale).abs() < abs(quant_max) - (high / scale).abs()
+    zero_point = torch.where(by_low, quant_min - low / scale, quant_max - high / scale)
+    if symmetric:
+        zero_point = torch.where(around, (quant_min + quant_max) / 2, zero_point)
+    return scale.float(), zero_point.clamp(quant_min, quant_max).round().int()
+
+
+@composite("aten::_fused_moving_avg_obs_fq_helper")
+def observed(
+    x: Tensor, observer_on: Tensor, fake_quant_on: Tensor, running_min: Tensor, running_max: Tensor, scale: Tensor, zero_point: Tensor,
+    averaging_const: float, quant_min: int, quant_max: int, ch_axis: int, per_row_fake_quant: bool = False, symmetric_quant: bool = False,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """``x`` as if quantised by the range that is seen, of the whole or of each channel; the running range and the scale are written."""
+    if not x.is_floating_point() or not x.numel():
+        raise Unsupported("what the CPU's kernel refuses")
+    others = [dim for dim in range(x.dim()) if dim != ch_axis]
+    if per_row_fake_quant and not running_min.numel():
+        for tensor, content in ((running_min, float("inf")), (running_max, float("-inf")), (scale, 0), (zero_point, 0)):
+            tensor.resize_(x.size(ch_axis)).fill_(content)
+    seen = (x.amin(others), x.amax(others)) if per_row_fake_quant else (x.amin(), x.amax())
+    on, quantises = observer_on.bool().view(()), fake_quant_on.bool().view(())
+    for running, now in zip((running_min, running_max), seen, strict=True):
+        now = now.to(running.dtype).view(running.shape)
+        running.copy_(torch.where(on, torch.where(running.isinf(), now, running + averaging_const * (now - running)), running))
+    low, high = running_min.view(scale.shape), running_max.view(scale.shape)
+    new_scale, new_zero_point = _scale_of(low, high, quant_min, quant_max, symmetric_quant)
+    scale.copy_(torch.where(quantises, new_scale, scale))
+    zero_point.copy_(torch.where(quantises, new_zero_point, zero_point))
+    if per_row_fake_quant:
+        out, inside = per_channel(x, new_scale, new_zero_point, ch_axis, quant_min, quant_max)
+    else:
+        out, inside = _rounded(x, new_scale.view(()), new_zero_point.view(()), quant_min, quant_max)
+    return torch.where(quantises, out, x), inside | ~quantises
