@@ -20,7 +20,7 @@ from jit.backends import FUEL
 from jit.engine import EngineConfig, Space
 from jit.host.engine import HostEngine
 from jit.plan.planner import PlanOptions
-from wis.builder import Builder
+from tests.support.builder import Builder
 from wis.dtypes import DType
 from wis.program import BufferKind, Operand
 from wis.verify import verify

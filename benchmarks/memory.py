@@ -22,10 +22,10 @@ from bus_schemas.telemetry import Telemetry, decode_telemetry
 from scheduler.vram import SwapIn, SwapOut, SwappedIn, SwappedOut
 from scheduler.vram.journal import Record, decode_journal
 from services.kit.bus import Bus
+from tests.support.builder import Builder
 from tests.support.node import Node, Program, until
 from tests.support.sections import write_section
 from tests.support.stack import ROOT
-from wis.builder import Builder
 from wis.dtypes import DType
 from wooly.link import Flush
 from wooly.session import Session

@@ -22,7 +22,7 @@ import numpy as np
 
 from jit.backends import create_engine
 from jit.engine import Engine, Stop
-from wis.builder import Builder
+from tests.support.builder import Builder
 from wis.dtypes import DType
 from wis.program import BufferKind
 from wis.verify import Verified, verify

@@ -1,7 +1,7 @@
 """Decomposes coarse instructions into base ones, for back ends without an implementation of the coarse one.
 
-``decompose`` replaces every COARSE instruction, adding TEMP buffers and constants; everything else stays. The result keeps every rule of
-the verifier when the input did (but for limits on counts). Outputs are written last, because an instruction reads before it writes.
+A decomposition adds TEMP buffers and constants, and keeps every rule of the verifier (but for limits on counts). Outputs are written last,
+because an instruction reads before it writes.
 Sums are written with the base ``sum``, whose order is exact, so apart from matmul a decomposition has one meaning bit by bit.
 """
 
@@ -13,11 +13,11 @@ from dataclasses import replace
 from typing import Final
 
 from wis.dtypes import ACCUMULATE, DType
-from wis.ops import BY_NAME, Kind
-from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar, unbind
+from wis.ops import BY_NAME
+from wis.program import BoundInstr, Operand, Scalar
 from wis.views import contiguous_strides, expand, transpose, unsqueeze
 
-__all__ = ["decompose", "decompose_instr"]
+__all__ = ["decompose_instr"]
 
 Value = Operand | Scalar
 
@@ -74,28 +74,6 @@ class _Rewriter:
         x = self.wide(x)
         assert isinstance(x, Operand), "the structure pass saw to it"
         return x
-
-
-def decompose(bound: BoundProgram) -> tuple[BoundProgram, tuple[float, ...]]:
-    """``bound`` without coarse instructions, and the constants that follow the program's own scalars: run it with scalars + constants."""
-    if all(instr.op.kind is not Kind.COARSE for instr in bound.code):
-        return bound, ()
-    nbytes = list(bound.nbytes)
-    constants: dict[float, int] = {}
-
-    def new_temp(size: int) -> int:
-        nbytes.append(size)
-        return len(nbytes) - 1
-
-    def new_constant(value: float) -> int:
-        return constants.setdefault(value, bound.program.n_scalars + len(constants))
-
-    code: list[BoundInstr] = []
-    for instr in bound.code:
-        code += decompose_instr(instr, new_temp, new_constant) if instr.op.kind is Kind.COARSE else [instr]
-    kinds = [*bound.program.buffers, *[BufferKind.TEMP] * (len(nbytes) - len(bound.nbytes))]
-    program, _ = unbind(kinds, nbytes, code, bound.program.n_scalars + len(constants), bound.program.kernels)
-    return BoundProgram(program, tuple(nbytes), tuple(code)), tuple(constants)
 
 
 def decompose_instr(instr: BoundInstr, new_temp: Callable[[int], int], new_constant: Callable[[float], int]) -> list[BoundInstr]:

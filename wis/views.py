@@ -14,7 +14,7 @@ from wis.program import Operand
 
 __all__ = [
     "broadcast_shapes", "contiguous_strides", "is_contiguous", "permute", "transpose", "expand", "narrow", "select", "unsqueeze", "squeeze",
-    "reshape", "try_reshape", "flip",
+    "try_reshape", "flip",
 ]  # fmt: skip
 
 
@@ -162,11 +162,3 @@ def try_reshape(x: Operand, shape: Sequence[int]) -> Operand | None:
         step *= size
         room //= size
     return replace(x, shape=tuple(shape), strides=tuple(strides))
-
-
-def reshape(x: Operand, shape: Sequence[int]) -> Operand:
-    """As ``try_reshape``, but a view that does not exist is an error."""
-    result = try_reshape(x, shape)
-    if result is None:
-        raise BuildError(f"{x.shape} with strides {x.strides} is not viewable as {tuple(shape)}")
-    return result

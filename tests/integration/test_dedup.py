@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.builder import Builder
 from tests.support.node import Node, Program, until
-from wis.builder import Builder
 from wis.dtypes import DType
 from wooly.link import Flush
 from wooly.session import Session

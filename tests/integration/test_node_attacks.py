@@ -12,8 +12,8 @@ import pytest
 from tests.adversarial.attack import CANARY_HANDLE, HANDLE, Completes, Ends, OutOfFuel, Shot, Traps
 from tests.adversarial.attacks import ATTACKS
 from tests.adversarial.canary import BLOCK, KERNEL, SECRET
+from tests.support.builder import Builder
 from tests.support.node import Node, Program
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import digest
 from wis.kernel.model import Access, BufferParam, Kernel, RegType, encode_kernel

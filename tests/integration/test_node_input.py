@@ -17,8 +17,8 @@ from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Batch, Done, Read, Upload, decode_done, encode_batch
 from bus_schemas.session import CloseSession, OpenSession, Ping, Pong, SessionClosed, SessionOpened
 from services.kit.bus import Bus, connect
+from tests.support.builder import Builder
 from tests.support.node import DEADLINE_S, Node, Program, add_one, asked, floats, increment
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import encode_program
 from wooly.transport.batches import pack_handles

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from bus_schemas.events import SessionClosedFact
+from tests.support.builder import Builder
 from tests.support.node import Node, Program
 from tests.support.sandbox import needs_every_layer
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import digest
 from wis.kernel.interpret import Launch, launch

@@ -17,8 +17,8 @@ from bus_schemas import faults
 from bus_schemas.batch import LIMITS, Upload
 from bus_schemas.events import SessionClosedFact, SessionOpenedFact, UsageRecorded
 from bus_schemas.session import OpenSession, SessionOpened
+from tests.support.builder import Builder
 from tests.support.node import Node, Program, floats, increment, until
-from wis.builder import Builder
 from wis.dtypes import DType
 from wooly import progress
 from wooly.errors import NodeLostError, PlacementError, RecoveryDivergedError, SessionLostError

@@ -23,10 +23,10 @@ from bus_schemas.events import SessionClosedFact, SessionOpenedFact
 from bus_schemas.limits import TITLE_CHARS_MAX
 from bus_schemas.session import CloseSession, NodeInfo, OpenSession, SessionClosed, SessionOpened
 from services.kit.bus import Bus
+from tests.support.builder import Builder
 from tests.support.executor import batch_of, chain_of
 from tests.support.node import DEADLINE_S, Node, Program, add_one, asked, beyond_its_table, floats, increment, until
 from tests.support.stack import ROOT
-from wis.builder import Builder
 from wis.dtypes import DType
 from wooly.config import Config
 from wooly.errors import (

@@ -13,11 +13,11 @@ import pytest
 from jit.backends import create_engine
 from jit.engine import Engine, Launch
 from jit.errors import ToolchainError
+from tests.support.builder import Builder
 from tests.support.cutting import CutEngine, Pieces, shuffle_blocks
 from tests.support.wis_kernels import seeded_case
 from tests.support.wis_programs import LIMITS, buffers_for, random_program
 from tests.unit.test_jit import programs
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.kernel.model import Access, BufferParam, RegType
 from wis.kernel.verify import verify_kernel

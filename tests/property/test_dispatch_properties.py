@@ -158,4 +158,4 @@ def test_the_digest_does_not_depend_on_how_batches_are_cut(cuts: list[str], dept
             ran[name].append(seq)
             dispatch.on(LaunchFinished(0, name, seq, 5, wall_ns=5))
     assert ran == {"a": [0, 1, 2], "b": [0, 1, 2]}
-    assert {name: dispatch.launch_digest(name) for name in ran} == digests
+    assert {name: dispatch.state.sessions[name].chain for name in ran} == digests

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.wis_programs import LIMITS, Pick, buffers_for, mutate_bytes, mutate_dims, random_program, scalars_for
+from tests.support.wis_run import decompose
 from wis.cost import count
-from wis.decompose import decompose
 from wis.dtypes import DType
 from wis.encoding import decode_program, digest, encode_program
 from wis.errors import DecodeError, ParseError, VerifyError

@@ -33,9 +33,9 @@ from services.server.protocol import (
 )
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
 from services.server.stop_page import StopPage
+from tests.support.builder import Builder
 from tests.support.node import Program
 from tests.support.stack import ROOT, plain_environment
-from wis.builder import Builder
 from wis.dtypes import DType
 from wooly.link import Flush
 from wooly.transport.batches import pack_handles

@@ -23,9 +23,9 @@ from bus_schemas.events import Event
 from bus_schemas.session import NodeInfo, NodeStats, OpenSession, SessionOpened
 from services.kit.bus import Bus, connect
 from services.kit.nats_server import NatsServer
+from tests.support.builder import Builder
 from tests.support.fork_server import ForkedProcess, start_service
 from tests.support.stack import ROOT, plain_environment
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import encode_program
 from wooly.config import Config

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tests.support.builder import Builder, Number
 from wis import views
-from wis.builder import Builder, Number
 from wis.dtypes import ACCUMULATE, COMPLEX, FLOATS, INTEGERS, DType
 from wis.limits import Limits
 from wis.ops import OPS, Dist, Kind, Op, ScatterMode, Types

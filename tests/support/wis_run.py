@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wis.builder import Builder
-from wis.decompose import decompose
+from tests.support.builder import Builder
+from wis.decompose import decompose_instr
 from wis.dtypes import DType
 from wis.encoding import decode_program, encode_program
-from wis.program import Operand, Scalar, unbind
+from wis.ops import Kind
+from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Scalar, unbind
 from wis.reference import Traps, run, run_bound
 from wis.verify import Verified, verify
 
-__all__ = ["Imm", "Result", "apply", "apply_decomposed", "bytes_of", "dtype_of"]
+__all__ = ["Imm", "Result", "apply", "apply_decomposed", "bytes_of", "decompose", "dtype_of"]
 
 Array = npt.NDArray[Any]
 _DTYPES = {d.numpy: d for d in DType}
@@ -80,6 +81,28 @@ def apply(name: str, outs: Outs, ins: Sequence[Array | Imm], attrs: Sequence[int
     ``in_place``: outputs that are the first inputs too.
     """
     return _apply(run, name, outs, ins, attrs, in_place)
+
+
+def decompose(bound: BoundProgram) -> tuple[BoundProgram, tuple[float, ...]]:
+    """``bound`` without coarse instructions, and the constants that follow the program's own scalars: run it with scalars + constants."""
+    if all(instr.op.kind is not Kind.COARSE for instr in bound.code):
+        return bound, ()
+    nbytes = list(bound.nbytes)
+    constants: dict[float, int] = {}
+
+    def new_temp(size: int) -> int:
+        nbytes.append(size)
+        return len(nbytes) - 1
+
+    def new_constant(value: float) -> int:
+        return constants.setdefault(value, bound.program.n_scalars + len(constants))
+
+    code: list[BoundInstr] = []
+    for instr in bound.code:
+        code += decompose_instr(instr, new_temp, new_constant) if instr.op.kind is Kind.COARSE else [instr]
+    kinds = [*bound.program.buffers, *[BufferKind.TEMP] * (len(nbytes) - len(bound.nbytes))]
+    program, _ = unbind(kinds, nbytes, code, bound.program.n_scalars + len(constants), bound.program.kernels)
+    return BoundProgram(program, tuple(nbytes), tuple(code)), tuple(constants)
 
 
 def apply_decomposed(name: str, outs: Outs, ins: Sequence[Array | Imm], attrs: Sequence[int] = (), in_place: Sequence[int] = ()) -> Result:

@@ -6,8 +6,8 @@ import pytest
 from blake3 import blake3
 
 from bus_schemas.batch import Done, Fault, ReadResult
+from tests.support.builder import Builder
 from tests.support.node import Program, increment
-from wis.builder import Builder
 from wis.dtypes import DType
 from wooly.errors import RecoveryDivergedError
 from wooly.link import Flush

@@ -40,9 +40,9 @@ from bus_schemas.quotas import QUOTAS
 from bus_schemas.session import OpenSession, Ping
 from tests.adversarial.stack.bus_attacks import batch, dones, port_of
 from tests.adversarial.stack.field import Attacker, Attacks, encode
+from tests.support.builder import Builder
 from tests.support.node import Program
 from tests.support.world import DEADLINE_S
-from wis.builder import Builder
 from wis.dtypes import DType
 from wooly.transport.batches import pack_handles
 from wooly.transport.data_port import DataPort

@@ -14,10 +14,10 @@ from bus_schemas.dataport import Hello, Put
 from bus_schemas.frames import frame
 from tests.adversarial.stack.bus_attacks import port_of
 from tests.adversarial.stack.field import Attacker, Attacks, connected
+from tests.support.builder import Builder
 from tests.support.executor import chain_of
 from tests.support.node import Program
 from tests.support.world import DEADLINE_S
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import digest
 from wis.kernel.model import encode_kernel

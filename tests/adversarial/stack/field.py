@@ -19,10 +19,10 @@ import numpy as np
 
 from bus_schemas import subjects
 from bus_schemas.session import CloseSession, OpenSession, SessionClosed, SessionOpened
+from tests.support.builder import Builder
 from tests.support.node import Program
 from tests.support.secure import Line, line
 from tests.support.world import DEADLINE_S, World
-from wis.builder import Builder
 from wis.dtypes import DType
 from wooly.config import load
 from wooly.link import Flush

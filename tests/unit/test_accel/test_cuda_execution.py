@@ -28,6 +28,7 @@ from tests.conformance.kernels.runner import differences as case_differences
 from tests.conformance.kernels.runner import run_case as run_corpus_case
 from tests.golden.cuda.cases import CASES
 from tests.property.fuzz_backends import one_round
+from tests.support.builder import Builder
 from tests.support.compared_device import Compared
 from tests.support.cuda_driver import CudaError, Driver, cupy_on_host
 from tests.support.emitter_probes import PROBES
@@ -38,7 +39,6 @@ from tests.unit.test_jit.conftest import checker, run
 from tests.unit.test_jit.lowered_programs import PROGRAMS
 from tests.unit.test_jit.lowered_programs import program as named_program
 from tests.unit.test_jit.programs import column_sums, random_program
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.kernel.verify import verify_kernel
 from wis.ops import OPS

@@ -18,8 +18,8 @@ from jit.engine import Engine, EngineConfig, Launch
 from jit.errors import Interrupted
 from jit.kernels.cfamily import Form
 from jit.library.writer import Made, Writer
+from tests.support.builder import Builder
 from tests.support.interpreted_device import InterpretedDevice
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.kernel.model import Access, RegType
 from wis.kernel.text import parse_kernel

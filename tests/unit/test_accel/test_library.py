@@ -9,8 +9,8 @@ from jit.accel.engine import AccelEngine
 from jit.accel.library import LOWER, conv
 from jit.library import order
 from tests.property.fuzz_backends import one_round
+from tests.support.builder import Builder
 from tests.unit.test_jit.conftest import Check, run
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.ops import OPS
 from wis.verify import verify

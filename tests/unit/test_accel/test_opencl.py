@@ -18,9 +18,9 @@ from jit.engine import Engine, EngineConfig
 from jit.errors import KernelRefused, ToolchainError
 from jit.library.writer import Writer
 from jit.opencl import OpenclDevice, Products, _choose
+from tests.support.builder import Builder
 from tests.unit.test_jit.conftest import VRAM, checker, run
 from tests.unit.test_jit.programs import random_program
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.kernel.model import Access, RegType
 from wis.kernel.verify import verify_kernel

@@ -17,10 +17,10 @@ from jit.backends import FUEL
 from jit.engine import Engine, EngineConfig
 from jit.kernels.loop import Form
 from jit.kernels.lower import Sharing
+from tests.support.builder import Builder
 from tests.support.interpreted_device import InterpretedDevice
 from tests.unit.test_jit.conftest import Check, checker
 from tests.unit.test_jit.programs import column_sums, random_program
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.verify import Verified, verify
 

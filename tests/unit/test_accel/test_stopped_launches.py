@@ -12,10 +12,10 @@ import jit.accel.foreign as foreign
 from jit.accel.engine import AccelEngine
 from jit.backends import FUEL, create_engine
 from jit.engine import Engine, EngineConfig
+from tests.support.builder import Builder
 from tests.support.cutting import CutEngine
 from tests.support.interpreted_device import InterpretedDevice
 from tests.unit.test_accel.test_launches import between_tensor_steps, counting, run, scaled, whole
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.kernel.verify import verify_kernel
 

@@ -12,7 +12,7 @@ import pytest
 
 from jit.backends import create_engine
 from jit.engine import Engine, Launch
-from wis.builder import Builder
+from tests.support.builder import Builder
 from wis.dtypes import DType
 from wis.program import BufferKind, Operand
 from wis.verify import verify

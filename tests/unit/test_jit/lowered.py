@@ -15,9 +15,9 @@ from jit.plan.access import Access
 from jit.plan.form import FormedLoop, form
 from jit.plan.fuse import fuse
 from jit.plan.group import Supported
+from tests.support.builder import Builder
+from tests.support.wis_run import decompose
 from wis import reference
-from wis.builder import Builder
-from wis.decompose import decompose
 from wis.dtypes import DType
 from wis.kernel.interpret import Launch, launch
 from wis.kernel.verify import VerifiedKernel, verify_kernel

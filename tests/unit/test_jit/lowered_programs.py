@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.builder import Builder
 from tests.unit.test_jit.lowered import Buffers
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.program import BufferKind, Operand
 from wis.views import expand

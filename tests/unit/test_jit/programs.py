@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wis.builder import Builder
+from tests.support.builder import Builder
 from wis.dtypes import DType
 from wis.program import Operand, Scalar
 from wis.views import contiguous_strides, expand

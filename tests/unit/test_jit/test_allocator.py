@@ -14,8 +14,8 @@ from jit.errors import OutOfMemory
 from jit.memory import Arena, Block, Capacity, SpaceMemory, arena_bytes
 from jit.memory.addresses import SLAB_BYTES, SMALL_BYTES
 from jit.runs import check_there
+from tests.support.builder import Builder
 from tests.support.churn import churn
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.verify import Verified, verify
 

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.builder import Builder
 from tests.unit.test_jit.conftest import Check
-from wis.builder import Builder
 from wis.dtypes import FLOATS, INTEGERS, DType
 from wis.ops import OPS, Kind, Op, Types
 

@@ -13,8 +13,8 @@ from jit.engine import Engine
 from jit.errors import BadBuffer, Interrupted, OutOfMemory, UnknownBackend
 from jit.host.engine import HostEngine
 from jit.memory import Capacity, SpaceMemory
+from tests.support.builder import Builder
 from tests.unit.test_jit.conftest import Check, run
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.verify import Verified, verify
 from wis.views import expand

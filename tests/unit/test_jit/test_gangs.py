@@ -15,13 +15,13 @@ from jit.host.engine import HostEngine
 from jit.kernels.gangs import GangKernel, lower_gangs
 from jit.plan.form import form
 from jit.plan.fuse import fuse
+from tests.support.builder import Builder
+from tests.support.wis_run import decompose
 from tests.unit.test_jit.conftest import Check, ulps
 from tests.unit.test_jit.lowered import Buffers, formed_loops, parameters, run_by_reference, written_type
 from tests.unit.test_jit.lowered_programs import FOLDER, PROGRAMS, pinned, program
 from tests.unit.test_jit.programs import random_program
 from wis import reference
-from wis.builder import Builder
-from wis.decompose import decompose
 from wis.dtypes import DType
 from wis.kernel.interpret import Launch, launch
 from wis.kernel.limits import KERNEL_LIMITS

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from jit.kernels.lower import lower
+from tests.support.builder import Builder
 from tests.unit.test_jit.conftest import ulps
 from tests.unit.test_jit.lowered import Buffers, Runner, formed_loops, interpreted, run_by_kernels, run_by_reference, written_type
 from tests.unit.test_jit.lowered_programs import FOLDER, PROGRAMS, pinned, program
 from tests.unit.test_jit.programs import random_program
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.kernel.text import print_kernel
 

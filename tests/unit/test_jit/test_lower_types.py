@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.builder import Builder
 from tests.unit.test_jit.lowered import interpreted
 from tests.unit.test_jit.test_lower import agree
-from wis.builder import Builder
 from wis.dtypes import DType
 
 WHOLE = [DType.U8, DType.I8, DType.U16, DType.I16, DType.U32, DType.I32, DType.U64, DType.I64]

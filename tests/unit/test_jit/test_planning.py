@@ -16,9 +16,9 @@ from jit.plan.access import Access
 from jit.plan.arena import lay_out, size_class
 from jit.plan.calls import ArgBlock
 from jit.plan.planner import PlanOptions
+from tests.support.builder import Builder
 from tests.unit.test_jit.conftest import Check, checker
 from tests.unit.test_jit.programs import random_program
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.program import Operand
 from wis.verify import verify

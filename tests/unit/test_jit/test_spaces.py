@@ -8,7 +8,7 @@ import pytest
 from jit.backends import BACKENDS, create_engine
 from jit.engine import Engine
 from jit.errors import BadBuffer, OutOfMemory
-from wis.builder import Builder
+from tests.support.builder import Builder
 from wis.dtypes import DType
 from wis.verify import Verified, verify
 

@@ -15,7 +15,7 @@ from jit.backends import create_engine
 from jit.host.engine import HostEngine
 from services.server.executor.errors import Refused
 from services.server.executor.programs import Foresight, Programs
-from wis.builder import Builder
+from tests.support.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import encode_program
 

@@ -12,9 +12,9 @@ import pytest
 
 from bus_schemas import faults
 from scheduler.vram.journal import decode_journal, decode_state, verify
+from tests.support.builder import Builder
 from tests.support.memory_device import MemoryDevice, memory_device
 from tests.support.node import Program, floats, increment
-from wis.builder import Builder
 from wis.dtypes import DType
 from wooly.link import Flush
 

@@ -8,8 +8,8 @@ import pytest
 from bus_schemas.batch import Batch
 from bus_schemas.journal import PROGRAM_NAME_BYTES, ProgramUse, decode_uses
 from services.server.journal_stream import Lane, ProgramLane
+from tests.support.builder import Builder
 from tests.support.node import Program, increment
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import digest
 from wis.kernel.model import encode_kernel

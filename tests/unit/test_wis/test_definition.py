@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.support.builder import Builder
 from tests.support.wis_run import Imm, apply
 from wis import views
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.ops import Dist, ScatterMode
 from wis.reference import run

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from wis.builder import Builder
+from tests.support.builder import Builder
 from wis.dtypes import DType
 from wis.errors import VerifyError
 from wis.kernel.limits import KERNEL_LIMITS

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.builder import Builder
 from wis import views
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.errors import VerifyError
 from wis.program import BufferKind, Operand

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from wis.builder import Builder
+from tests.support.builder import Builder
 from wis.dtypes import DType
 from wis.encoding import encode_program
 from wis.errors import VerifyError

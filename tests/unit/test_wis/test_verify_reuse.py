@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support.builder import Builder
 from wis import views
-from wis.builder import Builder
 from wis.dtypes import DType
 from wis.errors import VerifyError
 from wis.limits import LIMITS, Limits

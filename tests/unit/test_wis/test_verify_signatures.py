@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from wis.builder import Builder
+from tests.support.builder import Builder
 from wis.dtypes import DType
 from wis.errors import VerifyError
 from wis.ops import BY_NAME, OPS, Kind, Op, Types
