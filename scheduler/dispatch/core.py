@@ -137,10 +137,6 @@ class Dispatch:
         state.occupancy.set(state.in_flight, state.ready_count)
         return out
 
-    def launch_digest(self, session: str) -> bytes:
-        """Rolling blake3 over the launches of an open session so far (empty before the first). A batch counts once, however it was cut."""
-        return self.state.sessions[session].chain
-
     def next_wakeup_ns(self) -> int | None:
         """When to send a ``Tick(wake=True)`` if nothing happens before; None: no need."""
         return queues.next_wakeup_ns(self.state)

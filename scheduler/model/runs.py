@@ -144,10 +144,6 @@ class SessionOutcome:
         return sum(batch.core_ns for batch in self.batches)
 
     @property
-    def wall_ns(self) -> int:
-        return sum(batch.wall_ns for batch in self.batches)
-
-    @property
     def span_ns(self) -> int:
         """From the first arrival to the last finish."""
         return self.batches[-1].finished_ns - self.batches[0].arrived_ns if self.batches else 0

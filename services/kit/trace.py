@@ -7,9 +7,8 @@ the trace starts (the client): a batch that is not sampled carries no context.
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -41,16 +40,6 @@ class Tracing:
         parent = self._parent(traceparent)
         if parent is not None:
             self._tracer.start_span(name, context=parent, start_time=start_ns, attributes=dict(attributes)).end(end_time=end_ns)
-
-    @contextlib.contextmanager
-    def span(self, traceparent: str, name: str, attributes: Mapping[str, Any]) -> Iterator[None]:
-        """A span around the block, under ``traceparent``."""
-        parent = self._parent(traceparent)
-        if parent is None:
-            yield
-            return
-        with self._tracer.start_as_current_span(name, context=parent, attributes=dict(attributes)):
-            yield
 
     def close(self) -> None:
         """Export what is buffered."""

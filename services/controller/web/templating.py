@@ -27,7 +27,7 @@ from services.kit.access.rules import Identity, local_identity
 from services.kit.access.web import ANONYMOUS
 
 __all__ = [
-    "ASSETS", "ENVIRONMENT", "NAVIGATION", "PAGE_HEADERS", "POLICY", "TERMS", "fragment", "page", "page_text", "scope_of", "serve_asset",
+    "ASSETS", "ENVIRONMENT", "NAVIGATION", "PAGE_HEADERS", "POLICY", "TERMS", "page", "page_text", "scope_of", "serve_asset",
     "term_of",
 ]  # fmt: skip
 
@@ -211,11 +211,6 @@ def _asking(request: Request[Any, Any, Any]) -> Identity:
     if isinstance(found, Identity):
         return found
     return ANONYMOUS if request.app.state.access.on else local_identity()
-
-
-def fragment(template: str, /, **context: Any) -> str:
-    """A part of a page, for the live stream: it knows only what it is given."""
-    return ENVIRONMENT.get_template(template).render(context)
 
 
 def page(

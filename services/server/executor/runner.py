@@ -105,10 +105,6 @@ class Runner:
             way.run.drop()
         self.memory.over(tenant)
 
-    def expect(self, session: str) -> None:
-        """A batch of the session will come soon."""
-        self.memory.expect(session)
-
     # -- accounts ------------------------------------------------------------------------------------------------------------------
 
     def charged_bytes(self, tenant: Tenant) -> int:
