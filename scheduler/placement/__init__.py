@@ -5,7 +5,7 @@ remedies), and what the log or the nodes still lack (reconcile). Pure.
 May live here: decisions about nodes and devices. May not: appending facts, sending commands (services.controller).
 """
 
-from scheduler.placement.decide import PARTS, SCORE_MAX, WEIGHTS, Decision, check_recorded, decide, explain
+from scheduler.placement.decide import PARTS, SCORE_MAX, WEIGHTS, Decision, decide, explain
 from scheduler.placement.feasible import Capacity, capacity
 from scheduler.placement.order import effective_priority, queue_order
 from scheduler.placement.queue import QueueMemory, expired_waiting, queue_decisions, queue_due_ns, worth_telling
@@ -24,7 +24,7 @@ from scheduler.placement.view import ClusterView, GroupView, Measured, NodeView,
 
 __all__ = [
     "ClusterView", "NodeView", "TaskView", "SessionView", "GroupView", "Reservation", "Capacity", "capacity", "Measured", "Decision",
-    "decide", "explain", "check_recorded", "PARTS", "WEIGHTS", "SCORE_MAX", "effective_priority", "queue_order", "queue_decisions",
+    "decide", "explain", "PARTS", "WEIGHTS", "SCORE_MAX", "effective_priority", "queue_order", "queue_decisions",
     "QueueMemory", "worth_telling", "expired_waiting", "queue_due_ns", "Waiting", "Remedy", "why_waiting", "load_observed",
     "sessions_to_end", "sessions_to_reprioritise", "Liveness", "LivenessConfig", "Heard", "Clock", "overdue_tasks",
 ]  # fmt: skip

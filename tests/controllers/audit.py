@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from bus_schemas.events import ActionTaken, Event, NodeRegistered, TaskPlaced, TaskRefused, TaskStateChanged, TaskSubmitted
 from scheduler.errors import ReplayMismatch
-from scheduler.placement import ClusterView, check_recorded
+from scheduler.placement import ClusterView
+from tests.support.recorded_decisions import check_recorded
 
 __all__ = ["Findings", "audit"]
 

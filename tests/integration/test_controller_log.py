@@ -15,7 +15,7 @@ import pytest
 
 from bus_schemas.events import ActionTaken, NodeLost, SessionClosedFact, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
 from bus_schemas.telemetry import Telemetry
-from scheduler.placement import ClusterView, check_recorded
+from scheduler.placement import ClusterView
 from services.controller.log_projection import LogProjection
 from services.controller.personal import PersonalKeys
 from services.controller.placer import Placer
@@ -26,6 +26,7 @@ from services.kit.errors import BusUnavailable
 from services.kit.nats_server import NatsServer
 from tests.support.etcd import Etcd, etcd_binary
 from tests.support.plane import GIB, Controller, Plane, wait_until
+from tests.support.recorded_decisions import check_recorded
 
 PAGES = ("/api/v1/nodes", "/api/v1/tasks", "/api/v1/placements", "/api/v1/config")
 

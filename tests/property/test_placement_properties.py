@@ -30,7 +30,6 @@ from scheduler.placement import (
     Decision,
     QueueMemory,
     capacity,
-    check_recorded,
     decide,
     expired_waiting,
     explain,
@@ -44,6 +43,7 @@ from scheduler.placement.reasons import GANG, NODE_WIDE, REASONS
 from scheduler.placement.remedies import END, GROUP, OVERCOMMIT, RECOVER, RESUME, Remedy
 from tests.support.placement_histories import MS, busy, histories, live, readings, submissions
 from tests.support.placement_reference import groups_of, rank, reference, room
+from tests.support.recorded_decisions import check_recorded
 
 Reading = tuple[str, int, int, int, int]
 times = st.integers(0, 80).map(lambda tick: tick * MS)

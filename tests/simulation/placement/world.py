@@ -31,10 +31,11 @@ from bus_schemas.events import (
     TaskSubmitted,
     encode_events,
 )
-from scheduler.placement import ClusterView, Measured, check_recorded
+from scheduler.placement import ClusterView, Measured
 from tests.simulation.placement.auditor import Auditor
 from tests.simulation.placement.books import MS
 from tests.simulation.placement.controller import START_LEASE_MS, Controller
+from tests.support.recorded_decisions import check_recorded
 
 __all__ = ["Plan", "Outcome", "run", "replay"]
 

@@ -7,8 +7,9 @@ import random
 import pytest
 
 from bus_schemas.events import Event, NodeLost, TaskDisplaced, TaskPlaced, TaskRefused, TaskStateChanged, TaskSubmitted
-from scheduler.placement import ClusterView, check_recorded, queue_decisions, why_waiting
+from scheduler.placement import ClusterView, queue_decisions, why_waiting
 from scheduler.placement.queue import QueueMemory
+from tests.support.recorded_decisions import check_recorded
 from tests.unit.test_scheduler.clusters import GIB, Cluster, node, session, task
 
 
