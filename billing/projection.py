@@ -27,6 +27,7 @@ from billing.tiers import TierBook
 from billing.utilization import Need, Span, Use, Utilization
 from billing.utilization import Row as UtilizationRow
 from billing.utilization import RowKey as UtilizationKey
+from bus_schemas.credits import Verification
 from bus_schemas.events import (
     BudgetCrossed,
     BudgetSet,
@@ -39,7 +40,7 @@ from bus_schemas.events import (
     UsageRecorded,
 )
 
-__all__ = ["MINUTE_NS", "BillingView", "Grant", "Row", "RowKey", "Verification", "verify"]
+__all__ = ["MINUTE_NS", "BillingView", "Grant", "Row", "RowKey", "verify"]
 
 MINUTE_NS: Final = 60_000_000_000
 _FINDINGS_MAX: Final = 1_000
@@ -359,34 +360,19 @@ _decoder: Final = msgspec.json.Decoder(_Saved)
 _FORM: Final = blake3.blake3(msgspec.json.encode(msgspec.json.schema(_Saved))).hexdigest(16)
 
 
-class Verification(msgspec.Struct, frozen=True):
-    """``first_difference`` empty: the two agree to the last micro-credit. ``findings``: what in the log itself does not add up."""
-
-    position: int
-    rows: int
-    core_credits_micro: int
-    vram_credits_micro: int
-    view_digest: str
-    log_digest: str
-    first_difference: str
-    findings: tuple[str, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.first_difference and not self.findings
-
-
 def verify(view: BillingView, recomputed: BillingView) -> Verification:
     """Compare ``view`` with the fold of the log up to the same position."""
+    difference = next(_differences(view, recomputed), None)
     return Verification(
+        ok=difference is None and not recomputed.findings,
         position=recomputed.position,
         rows=len(recomputed.rows),
         core_credits_micro=sum(row.core_micro for row in recomputed.rows.values()),
         vram_credits_micro=sum(row.vram_micro for row in recomputed.rows.values()),
+        first_difference=difference,
+        findings=tuple(recomputed.findings),
         view_digest=view.digest(),
         log_digest=recomputed.digest(),
-        first_difference=next(_differences(view, recomputed), ""),
-        findings=tuple(recomputed.findings),
     )
 
 

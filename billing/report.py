@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from typing import Final, Literal
-
-import msgspec
 
 from billing.errors import BillingRequestError
 from billing.periods import DAY_NS
 from billing.projection import MINUTE_NS, BillingView
+from bus_schemas.credits import CreditLine, CreditReport, CreditSeries, SeriesLine
 
 __all__ = [
     "BUCKETS_MAX", "GROUPINGS", "By", "CreditLine", "CreditReport", "amount_text", "credit_report", "credit_series", "credits_text",
@@ -25,34 +25,6 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%", "\uff1d", "\u
 """What a spreadsheet may take for the beginning of a formula, full-width forms included."""
 
 
-class CreditLine(msgspec.Struct, frozen=True):
-    """One line: use in core-ns, byte-ms and instructions; cost in micro-credits."""
-
-    key: str
-    core_credits_micro: int
-    vram_credits_micro: int
-    core_ns: int
-    byte_ms: int
-    instructions: int
-    launches: int
-    #: core-ns that repeated lost work, and are not charged
-    recovered_ns: int
-
-
-class CreditReport(msgspec.Struct, frozen=True):
-    """Credits of a period."""
-
-    by: str
-    #: start of the period that is covered, whole minutes, Unix ns
-    from_ns: int
-    #: its end, exclusive; 0: no end
-    to_ns: int
-    #: log position of the view
-    position: int
-    lines: tuple[CreditLine, ...]
-    total: CreditLine
-
-
 def credit_report(
     view: BillingView, by: str, from_ns: int = 0, to_ns: int = 0, tenant: str | None = None, task: str | None = None
 ) -> CreditReport:
@@ -60,14 +32,8 @@ def credit_report(
 
     Raises BillingRequestError naming the field.
     """
-    if by not in GROUPINGS:
-        raise BillingRequestError("by", f"{by!r} is not one of {', '.join(GROUPINGS)}")
-    if from_ns < 0:
-        raise BillingRequestError("from", "may not be negative")
-    if to_ns and to_ns <= from_ns:
-        raise BillingRequestError("to", "must be later than from")
-    first = from_ns // MINUTE_NS
-    last = -(-to_ns // MINUTE_NS)
+    check_grouping(by, GROUPINGS)
+    first, last = minutes_within(from_ns, to_ns)
     at = GROUPINGS[by]
     groups: dict[str, list[int]] = {}
     total = [0] * 7
@@ -84,8 +50,40 @@ def credit_report(
         for i, value in enumerate(values):
             group[i] += value
             total[i] += value
-    lines = tuple(CreditLine(name, *groups[name]) for name in sorted(groups))
-    return CreditReport(by, first * MINUTE_NS, last * MINUTE_NS, view.position, lines, CreditLine("total", *total))
+    lines = tuple(_line(name, groups[name]) for name in sorted(groups))
+    return CreditReport(by, first * MINUTE_NS, last * MINUTE_NS, view.position, lines, _line("total", total))
+
+
+def _line(key: str, values: list[int]) -> CreditLine:
+    return CreditLine(key, credits_text(values[0]), credits_text(values[1]), *values)
+
+
+def check_grouping(by: str, groupings: Iterable[str]) -> None:
+    """Raises BillingRequestError."""
+    if by not in groupings:
+        raise BillingRequestError("by", f"{by!r} is not one of {', '.join(groupings)}")
+
+
+def minutes_within(from_ns: int, to_ns: int) -> tuple[int, int]:
+    """The minutes [first, last) of a period; ``to_ns`` 0: no end, last 0. Raises BillingRequestError."""
+    if from_ns < 0:
+        raise BillingRequestError("from", "may not be negative")
+    if to_ns and to_ns <= from_ns:
+        raise BillingRequestError("to", "must be later than from")
+    return from_ns // MINUTE_NS, -(-to_ns // MINUTE_NS)
+
+
+def steps_within(from_ns: int, to_ns: int, step: str) -> tuple[int, int, int]:
+    """The length of a step, and the steps [first, last) of a period. Raises BillingRequestError."""
+    if step not in STEPS:
+        raise BillingRequestError("step", f"{step!r} is not one of {', '.join(STEPS)}")
+    if from_ns < 0 or to_ns <= from_ns:
+        raise BillingRequestError("to", "must be later than from, and from not negative")
+    step_ns = STEPS[step] * MINUTE_NS
+    first, last = from_ns // step_ns, -(-to_ns // step_ns)
+    if last - first > BUCKETS_MAX:
+        raise BillingRequestError("step", f"{last - first} buckets of a {step} are too many: at most {BUCKETS_MAX}; take a longer step")
+    return step_ns, first, last
 
 
 def csv_cell(text: str) -> str:
@@ -97,20 +95,10 @@ def report_csv(report: CreditReport) -> str:
     """The report as CSV, one header line, the total last. Credits are decimal with six places, exact."""
     out = io.StringIO()
     writer = csv.writer(out)
-    writer.writerow([report.by, "core_credits", "vram_credits", "core_ns", "byte_ms", "instructions", "launches", "recovered_ns"])
-    for line in (*report.lines, report.total):
-        writer.writerow(
-            [
-                csv_cell(line.key),
-                credits_text(line.core_credits_micro),
-                credits_text(line.vram_credits_micro),
-                line.core_ns,
-                line.byte_ms,
-                line.instructions,
-                line.launches,
-                line.recovered_ns,
-            ]
-        )
+    names = [name for name in CreditLine.__struct_fields__ if name != "key" and not name.endswith("_micro")]
+    writer.writerow([report.by, *names])
+    for line in (*report.items, report.total):
+        writer.writerow([csv_cell(line.key), *(getattr(line, name) for name in names)])
     return out.getvalue()
 
 
@@ -133,24 +121,6 @@ OTHER: Final = ""
 """The key of what is in no line of its own."""
 
 
-class SeriesLine(msgspec.Struct, frozen=True):
-    """Micro-credits (both meters) of each bucket. ``other``: the sum of all that have no line of their own."""
-
-    key: str
-    micro: tuple[int, ...]
-    other: bool = False
-
-
-class CreditSeries(msgspec.Struct, frozen=True):
-    """Bucket i is [times_ns[i], times_ns[i] + step_ns). The lines sum to all credits of the period."""
-
-    by: str
-    step_ns: int
-    times_ns: tuple[int, ...]
-    lines: tuple[SeriesLine, ...]
-    position: int
-
-
 def credit_series(
     view: BillingView, by: str, from_ns: int, to_ns: int, step: str, *, tenant: str | None = None, top: int = 8
 ) -> CreditSeries:
@@ -158,28 +128,19 @@ def credit_series(
 
     Raises BillingRequestError naming the field.
     """
-    if by not in GROUPINGS:
-        raise BillingRequestError("by", f"{by!r} is not one of {', '.join(GROUPINGS)}")
-    if step not in STEPS:
-        raise BillingRequestError("step", f"{step!r} is not one of {', '.join(STEPS)}")
-    if from_ns < 0 or to_ns <= from_ns:
-        raise BillingRequestError("to", "must be later than from, and from not negative")
-    minutes = STEPS[step]
-    first, last = from_ns // MINUTE_NS // minutes, -(-to_ns // (MINUTE_NS * minutes))
-    if last - first > BUCKETS_MAX:
-        raise BillingRequestError("step", f"{last - first} buckets of a {step} are too many: at most {BUCKETS_MAX}; take a longer step")
+    check_grouping(by, GROUPINGS)
+    step_ns, first, last = steps_within(from_ns, to_ns, step)
     at = GROUPINGS[by]
     lines: dict[str, list[int]] = {}
     for key, row in view.rows.items():
-        bucket = key[0] // minutes - first
+        bucket = key[0] * MINUTE_NS // step_ns - first
         if 0 <= bucket < last - first and (tenant is None or key[1] == tenant):
             line = lines.setdefault(str(key[at]), [0] * (last - first))
             line[bucket] += row.core_micro + row.vram_micro
     ranked = sorted(lines, key=lambda name: (-sum(lines[name]), name))
-    out = [SeriesLine(name, tuple(lines[name])) for name in ranked[:top]]
+    out = [SeriesLine(name, False, tuple(lines[name])) for name in ranked[:top]]
     if ranked[top:]:
         rest = [sum(values) for values in zip(*(lines[name] for name in ranked[top:]), strict=True)]
-        out.append(SeriesLine(OTHER, tuple(rest), other=True))
-    step_ns = minutes * MINUTE_NS
-    times = tuple(bucket * step_ns for bucket in range(first, last))
-    return CreditSeries(by, step_ns, times, tuple(out), view.position)
+        out.append(SeriesLine(OTHER, True, tuple(rest)))
+    times_ns = tuple(bucket * step_ns for bucket in range(first, last))
+    return CreditSeries(by, step_ns, times_ns, tuple(at_ns // 10**9 for at_ns in times_ns), tuple(out), view.position)

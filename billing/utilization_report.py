@@ -9,9 +9,8 @@ import io
 from collections.abc import Iterator
 from typing import Final
 
-from billing.errors import BillingRequestError
 from billing.projection import MINUTE_NS, BillingView
-from billing.report import BUCKETS_MAX, STEPS, credits_text, csv_cell
+from billing.report import check_grouping, credits_text, csv_cell, minutes_within, steps_within
 from billing.utilization import Span
 from bus_schemas.utilization import BUSY, STATES, UtilizationBuckets, UtilizationLine, UtilizationReport, UtilizationSeries, percent_of
 
@@ -27,13 +26,8 @@ def utilization_report(
     """Lines sorted by key; the key of what no task held is empty where a line is about tenants, tasks or models. ``tenant``, ``task``: only
     what is attributed to it. Raises BillingRequestError naming the field.
     """
-    if by not in GROUPINGS:
-        raise BillingRequestError("by", f"{by!r} is not one of {', '.join(GROUPINGS)}")
-    if from_ns < 0:
-        raise BillingRequestError("from", "may not be negative")
-    if to_ns and to_ns <= from_ns:
-        raise BillingRequestError("to", "must be later than from")
-    first, last = from_ns // MINUTE_NS, -(-to_ns // MINUTE_NS)
+    check_grouping(by, GROUPINGS)
+    first, last = minutes_within(from_ns, to_ns)
     at = GROUPINGS.index(by)
     groups: dict[str, list[int]] = {}
     total = [0] * (len(STATES) + 3)
@@ -99,15 +93,8 @@ def utilization_series(
 
     Raises BillingRequestError naming the field.
     """
-    if step not in STEPS:
-        raise BillingRequestError("step", f"{step!r} is not one of {', '.join(STEPS)}")
-    if from_ns < 0 or to_ns <= from_ns:
-        raise BillingRequestError("to", "must be later than from, and from not negative")
-    step_ns = STEPS[step] * MINUTE_NS
-    first, last = from_ns // step_ns, -(-to_ns // step_ns)
+    step_ns, first, last = steps_within(from_ns, to_ns, step)
     count = last - first
-    if count > BUCKETS_MAX:
-        raise BillingRequestError("step", f"{count} buckets of a {step} are too many: at most {BUCKETS_MAX}; take a longer step")
     devices: dict[tuple[str, int], list[list[int]]] = {}
     for (minute, node, gpu, owner, _, _), row in view.utilization.rows.items():
         bucket = minute * MINUTE_NS // step_ns - first

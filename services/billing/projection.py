@@ -15,7 +15,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from billing.errors import CorruptSnapshotError
-from billing.projection import BillingView, Verification, verify
+from billing.projection import BillingView, verify
+from bus_schemas.credits import Verification
 from bus_schemas.events import decode_events
 from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.bus import Bus

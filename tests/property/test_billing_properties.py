@@ -63,7 +63,7 @@ def test_every_grouping_has_the_same_total(messages: list[list[Event]]) -> None:
     assert all(total == totals[0] for total in totals)
     for by in GROUPINGS:
         report = credit_report(view, by)
-        assert sum(line.core_credits_micro for line in report.lines) == report.total.core_credits_micro
+        assert sum(line.core_credits_micro for line in report.items) == report.total.core_credits_micro
 
 
 @given(logs(), st.data())

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from bus_schemas.credits import CreditLine, CreditReport, CreditSeries, SeriesLine, Verification
 from bus_schemas.statement import Statement, StatementGrant, StatementLine, StatementPrice
 from bus_schemas.utilization import UtilizationBuckets, UtilizationLine, UtilizationReport, UtilizationSeries
 
@@ -319,64 +320,6 @@ class Telemetry(msgspec.Struct, frozen=True):
 
 
 # -- credits ---------------------------------------------------------------------------------------------------------------------------
-
-
-class CreditLine(msgspec.Struct, frozen=True):
-    key: str
-    core_credits: str
-    vram_credits: str
-    core_credits_micro: int
-    vram_credits_micro: int
-    core_ns: int
-    byte_ms: int
-    instructions: int
-    launches: int
-    recovered_ns: int = 0
-
-
-class CreditReport(msgspec.Struct, frozen=True):
-    """``by``: what a line is about. ``from_ns`` and ``to_ns`` 0: not bounded."""
-
-    by: str
-    from_ns: int
-    to_ns: int
-    position: int
-    items: list[CreditLine]
-    total: CreditLine
-
-
-class SeriesLine(msgspec.Struct, frozen=True):
-    """``micro``: used in each bucket. ``other``: the sum of all lines that have none of their own."""
-
-    key: str
-    other: bool
-    micro: list[int]
-
-
-class CreditSeries(msgspec.Struct, frozen=True):
-    """Credits in buckets of ``step_ns`` that begin at ``times_ns`` (``times``: the same in Unix seconds)."""
-
-    by: str
-    step_ns: int
-    times_ns: list[int]
-    times: list[int]
-    lines: list[SeriesLine]
-    position: int
-
-
-class Verification(msgspec.Struct, frozen=True):
-    """The bill, recomputed from the log up to ``position``. ``first_difference`` None: there is none. ``findings``: places in the log that
-    do not add up. The digests name the two results."""
-
-    ok: bool
-    position: int
-    rows: int
-    core_credits_micro: int
-    vram_credits_micro: int
-    first_difference: str | None
-    findings: list[str]
-    view_digest: str
-    log_digest: str
 
 
 class Budget(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import msgspec
 from litestar import MediaType, Response, get
 from litestar.params import Parameter
 
-from billing.report import CreditLine, CreditReport, credit_report, credit_series, credits_text, report_csv
+from billing.report import credit_report, credit_series, report_csv
 from billing.utilization_report import report_csv as utilization_csv
 from billing.utilization_report import utilization_report, utilization_series
 from services.billing.parts import (
@@ -36,32 +36,6 @@ CreditsBy = Annotated[str, Parameter(description="tenant, task, model (the title
 UtilizationBy = Annotated[str, Parameter(description="device, node, tenant, task or model (the title of the session)", max_length=20)]
 
 
-def _line(line: CreditLine) -> Json:
-    return {
-        "key": line.key,
-        "core_credits": credits_text(line.core_credits_micro),
-        "vram_credits": credits_text(line.vram_credits_micro),
-        "core_credits_micro": line.core_credits_micro,
-        "vram_credits_micro": line.vram_credits_micro,
-        "core_ns": line.core_ns,
-        "byte_ms": line.byte_ms,
-        "instructions": line.instructions,
-        "launches": line.launches,
-        "recovered_ns": line.recovered_ns,
-    }
-
-
-def _json(report: CreditReport) -> Json:
-    return {
-        "by": report.by,
-        "from_ns": report.from_ns,
-        "to_ns": report.to_ns,
-        "position": report.position,
-        "items": [_line(line) for line in report.lines],
-        "total": _line(report.total),
-    }
-
-
 @get(
     "/api/v1/billing/credits",
     summary="Report credits used, by tenant, task, model or node",
@@ -77,7 +51,7 @@ async def credits(
     only = tenant_filter(request, "credits.read", tenant)
     view = await fresh_view(request)
     report = credit_report(view, by, parse_time_ns("from", from_), parse_time_ns("to", to), only, task)
-    return csv_or_json(request, "credits.csv", lambda: report_csv(report), lambda: _json(report))
+    return csv_or_json(request, "credits.csv", lambda: report_csv(report), lambda: msgspec.to_builtins(report))
 
 
 @get(
@@ -99,15 +73,8 @@ async def series(
     only = tenant_filter(request, "credits.read", tenant)
     view = await fresh_view(request)
     from_ns, to_ns = series_period_ns(from_, to)
-    found = credit_series(view, by, from_ns, to_ns, step, tenant=only, top=top)
-    return {
-        "by": found.by,
-        "step_ns": found.step_ns,
-        "times_ns": list(found.times_ns),
-        "times": [at_ns // 10**9 for at_ns in found.times_ns],
-        "lines": [{"key": line.key, "other": line.other, "micro": list(line.micro)} for line in found.lines],
-        "position": found.position,
-    }
+    found: Json = msgspec.to_builtins(credit_series(view, by, from_ns, to_ns, step, tenant=only, top=top))
+    return found
 
 
 @get(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+import msgspec
 from litestar import MediaType, Response, get
 from litestar.openapi.datastructures import ResponseSpec
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
@@ -27,18 +28,8 @@ _NOT_READY: Final = {503: ResponseSpec(dict[str, Any], description="It is not; d
 @get("/api/v1/billing/verify", summary="Recompute the whole bill from the log and compare", action="credits.read", responses=problems())
 async def verify(request: Ask) -> Json:
     permit(request, "credits.read")
-    result = await parts_of(request).projection.verify()
-    return {
-        "ok": result.ok,
-        "position": result.position,
-        "rows": result.rows,
-        "core_credits_micro": result.core_credits_micro,
-        "vram_credits_micro": result.vram_credits_micro,
-        "first_difference": result.first_difference or None,
-        "findings": list(result.findings),
-        "view_digest": result.view_digest,
-        "log_digest": result.log_digest,
-    }
+    found: Json = msgspec.to_builtins(await parts_of(request).projection.verify())
+    return found
 
 
 def _health(request: Ask) -> Response[Any]:

@@ -108,9 +108,9 @@ def test_ledger_refuses_an_imbalance_and_stays_as_it_was() -> None:
 
 def test_report_groups_and_cuts_to_the_period() -> None:
     view = fold([usage(1, task="a"), usage(2, task="b", minute=1)], [usage(3, task="a", minute=2)])
-    assert [line.key for line in credit_report(view, "task").lines] == ["a", "b"]
+    assert [line.key for line in credit_report(view, "task").items] == ["a", "b"]
     cut = credit_report(view, "task", MINUTE_NS, 2 * MINUTE_NS)
-    assert [line.key for line in cut.lines] == ["b"] and cut.total.launches == 1
+    assert [line.key for line in cut.items] == ["b"] and cut.total.launches == 1
 
 
 @pytest.mark.parametrize(("by", "start", "end", "field"), [("colour", 0, 0, "by"), ("task", -1, 0, "from"), ("task", 5, 5, "to")])

@@ -153,9 +153,9 @@ def test_a_report_counts_whole_minutes_from_the_first_to_before_the_last(window:
             key = {"tenant": fact.tenant, "task": fact.task, "node": node, "model": model}[by]
             want[key] = want.get(key, 0) + fact.core_ns
     found = credit_report(VIEW, by, window[0] * MINUTE_NS, window[1] * MINUTE_NS)
-    assert {line.key: line.core_credits_micro for line in found.lines} == want
+    assert {line.key: line.core_credits_micro for line in found.items} == want
     assert found.total.core_credits_micro == sum(want.values()) and found.total.launches == found.total.instructions // 7
-    assert [line.key for line in found.lines] == sorted(want)
+    assert [line.key for line in found.items] == sorted(want)
     assert (found.by, found.from_ns, found.to_ns) == (by, window[0] * MINUTE_NS, window[1] * MINUTE_NS)
 
 
@@ -247,7 +247,7 @@ def test_the_opening_balance_counts_from_the_first_day_there_is() -> None:
 
 def test_equal_bills_have_no_difference() -> None:
     found = verify(VIEW, fold([SessionOpenedFact(0, "m", "lab", "t", "n", 0, 0, 0, title="model")], ROWS, [used(1, 61, 512, node="other")]))
-    assert found.ok and found.first_difference == "" and found.view_digest == found.log_digest
+    assert found.ok and found.first_difference is None and found.view_digest == found.log_digest
     assert (found.position, found.rows, found.core_credits_micro, found.vram_credits_micro) == (3, len(VIEW.rows), 1023, 0)
 
 
@@ -273,7 +273,7 @@ def test_the_first_difference_is_named() -> None:
 def test_findings_of_the_log_make_a_bill_doubtful() -> None:
     gap = fold([used(2, 0, 5)])
     found = verify(gap, fold([used(2, 0, 5)]))
-    assert found.first_difference == "" and found.findings == ("usage of n/1/0 jumps from serial 0 to 2",) and not found.ok
+    assert found.first_difference is None and found.findings == ("usage of n/1/0 jumps from serial 0 to 2",) and not found.ok
 
 
 def test_the_turnover_of_a_ledger_is_the_sum_of_its_postings() -> None:

@@ -149,7 +149,7 @@ def test_titles_are_those_of_the_node_that_has_the_session() -> None:
     for order in ((opened("kb-s"), opened("kb-s", "open")), (opened("kb-s", "open"), opened("kb-s"))):
         lines = credit_report(
             fold(*order, used("kb-s"), SessionClosedFact(1, "kb-s", "open", "", 0, 0, 0, 0, ""), used("kb-s", serial=2)), "model"
-        ).lines
+        ).items
         assert [line.key for line in lines] == ["kb-s on n"]
 
 

@@ -102,11 +102,11 @@ def test_a_month_that_is_none_is_refused(month: str) -> None:
 
 
 def test_models_are_the_titles_of_sessions() -> None:
-    lines = {line.key: line.core_credits_micro for line in credit_report(VIEW, "model", tenant="lab").lines}
+    lines = {line.key: line.core_credits_micro for line in credit_report(VIEW, "model", tenant="lab").items}
     assert lines == {EVIL: 1_204, "train.py": 30}
     closed = SessionClosedFact(0, "s", "n", "done", 0, 0, 0, 0, "")
     view = fold([opened("s", "a")], [used(1, 0, 1)], [closed], [opened("s2", "b")], [used(2, 0, 2, session="s2")])
-    assert {line.key: line.core_credits_micro for line in credit_report(view, "model").lines} == {"a": 1, "b": 2}
+    assert {line.key: line.core_credits_micro for line in credit_report(view, "model").items} == {"a": 1, "b": 2}
     assert {name: open_.title for name, open_ in view.evidence.sessions["n"].items()} == {"s2": "b"}
 
 
