@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from bus_schemas.limits import Trace
+from bus_schemas.limits import Trace, decoding
 from bus_schemas.quotas import Excess
 
 __all__ = [
@@ -152,20 +152,12 @@ DEFLATED: Final = b"\x78"
 _DEFLATE_BYTES_MIN: Final = 400
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_batch: Final = msgspec.msgpack.Decoder(Batch)
-_done: Final = msgspec.msgpack.Decoder(Done)
+decode_batch: Final = decoding(msgspec.msgpack.Decoder(Batch))
+decode_done: Final = decoding(msgspec.msgpack.Decoder(Done))
 
 
 def encode_batch(batch: Batch) -> bytes:
     return _encoder.encode(batch)
-
-
-def decode_batch(data: bytes) -> Batch:
-    """Raises msgspec.DecodeError (or its subclass ValidationError) on anything that is not a Batch."""
-    try:
-        return _batch.decode(data)
-    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
-        raise msgspec.DecodeError(str(error)) from None
 
 
 def pack_message(batch: bytes) -> bytes:
@@ -192,11 +184,3 @@ def unpack_message(data: bytes, bytes_max: int) -> bytes:
 
 def encode_done(done: Done) -> bytes:
     return _encoder.encode(done)
-
-
-def decode_done(data: bytes) -> Done:
-    """Raises msgspec.DecodeError on anything that is not a Done."""
-    try:
-        return _done.decode(data)
-    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
-        raise msgspec.DecodeError(str(error)) from None

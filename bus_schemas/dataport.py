@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.batch import Fault
-from bus_schemas.limits import TenantName
+from bus_schemas.limits import Decode, TenantName, decoding
 from bus_schemas.quotas import Excess
 
 __all__ = [
@@ -82,19 +82,11 @@ class ModelStatus(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_manifest: Final = msgspec.msgpack.Decoder(ModelManifest)
+decode_manifest: Final = decoding(msgspec.msgpack.Decoder(ModelManifest))
 
 
 def encode_manifest(manifest: ModelManifest) -> bytes:
     return _encoder.encode(manifest)
-
-
-def decode_manifest(data: bytes | bytearray | memoryview) -> ModelManifest:
-    """Raises msgspec.DecodeError on anything that is not a ModelManifest."""
-    try:
-        return _manifest.decode(data)
-    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
-        raise msgspec.DecodeError(str(error)) from None
 
 
 def check_model_name(name: str) -> str:
@@ -201,21 +193,6 @@ class Forgotten(msgspec.Struct, array_like=True, frozen=True, tag="forgotten"):
 Request = Hello | Have | Put | Get | Drop | Keep | Models | Forget
 Answer = Welcome | Had | Stored | Blob | Denied | Kept | Listed | Forgotten
 
-_request: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
-_answer: Final[msgspec.msgpack.Decoder[Answer]] = msgspec.msgpack.Decoder(Answer)
 
-
-def decode_request(data: bytes | bytearray | memoryview) -> Request:
-    """Raises msgspec.DecodeError on anything else."""
-    try:
-        return _request.decode(data)
-    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
-        raise msgspec.DecodeError(str(error)) from None
-
-
-def decode_answer(data: bytes | bytearray | memoryview) -> Answer:
-    """Raises msgspec.DecodeError on anything else."""
-    try:
-        return _answer.decode(data)
-    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
-        raise msgspec.DecodeError(str(error)) from None
+decode_request: Final[Decode[Request]] = decoding(msgspec.msgpack.Decoder(Request))
+decode_answer: Final[Decode[Answer]] = decoding(msgspec.msgpack.Decoder(Answer))

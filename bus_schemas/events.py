@@ -8,12 +8,12 @@ live in tests/golden/events/. Times are integers: ``at_ns`` is Unix time of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
-from bus_schemas.limits import DEVICES_MAX, DOMAINS_MAX, GROUPS_MAX, Recorded, TenantName
+from bus_schemas.limits import DEVICES_MAX, DOMAINS_MAX, GROUPS_MAX, Decode, Recorded, TenantName, decoding
 
 __all__ = [
     "OUTCOME_ERROR_CHARS_MAX", "Outcome",
@@ -478,27 +478,11 @@ Event = (
 )  # fmt: skip
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final[msgspec.msgpack.Decoder[Any]] = msgspec.msgpack.Decoder(list[Event])
-_splitter: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
+decode_events: Final[Decode[list[Event]]] = decoding(msgspec.msgpack.Decoder(list[Event]))
+split_events: Final = decoding(msgspec.msgpack.Decoder(list[msgspec.Raw]))
+"""The events of a message, each still encoded."""
 
 
 def encode_events(events: Sequence[Event | msgspec.Raw]) -> bytes:
     """One message. Events that are encoded already are copied."""
     return _encoder.encode(events)
-
-
-def split_events(data: bytes) -> list[msgspec.Raw]:
-    """The events of a message, each still encoded. Raises msgspec.DecodeError."""
-    try:
-        return _splitter.decode(data)
-    except RecursionError as error:
-        raise msgspec.DecodeError(str(error)) from None
-
-
-def decode_events(data: bytes) -> list[Event]:
-    """Raises msgspec.DecodeError (ValidationError for an unknown tag)."""
-    try:
-        events: list[Event] = _decoder.decode(data)
-    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
-        raise msgspec.DecodeError(str(error)) from None
-    return events

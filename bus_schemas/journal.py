@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from bus_schemas.frames import HEAD, Frames, frame
+from bus_schemas.limits import decoding
 
 __all__ = [
     "DISPATCH", "PROGRAMS", "PROGRAM_NAME_BYTES", "QUOTAS", "VRAM", "JournalPart", "ProgramUse", "decode_part", "decode_uses",
@@ -60,8 +61,8 @@ class ProgramUse(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(JournalPart)
-_use_decoder: Final = msgspec.msgpack.Decoder(ProgramUse)
+decode_part: Final = decoding(msgspec.msgpack.Decoder(JournalPart))
+_decode_use: Final = decoding(msgspec.msgpack.Decoder(ProgramUse))
 
 
 def encode_part(part: JournalPart) -> bytes:
@@ -74,18 +75,7 @@ def encode_use(use: ProgramUse) -> bytes:
 
 def decode_uses(frames: bytes) -> list[ProgramUse]:
     """The frames of a part of lane PROGRAMS. Raises msgspec.DecodeError."""
-    try:
-        bodies = Frames().feed(frames)
-        if sum(HEAD.size + len(body) for body in bodies) != len(frames):
-            raise msgspec.DecodeError("the last frame of the part is cut off")
-        return [_use_decoder.decode(body) for body in bodies]
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise msgspec.DecodeError(str(error)) from None
-
-
-def decode_part(data: bytes) -> JournalPart:
-    """Raises msgspec.DecodeError on anything that is not a JournalPart."""
-    try:
-        return _decoder.decode(data)
-    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
-        raise msgspec.DecodeError(str(error)) from None
+    bodies = Frames().feed(frames)
+    if sum(HEAD.size + len(body) for body in bodies) != len(frames):
+        raise msgspec.DecodeError("the last frame of the part is cut off")
+    return [_decode_use(body) for body in bodies]

@@ -7,7 +7,8 @@ as the request.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Callable
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -15,12 +16,30 @@ from msgspec import Meta
 __all__ = [
     "ADDRESSES_MAX", "DEVICES_MAX", "DOMAINS_MAX", "ENDED_MAX", "GROUPS_MAX", "MALFORMED", "NAME_CHARS_MAX", "QUOTA_USES_MAX",
     "RECORDED_CHARS_MAX", "REQUEST_BYTES_MAX", "RUNNING_MAX", "SEQ_MAX", "TENANT_CHARS_MAX", "TEXT_CHARS_MAX", "TITLE_CHARS_MAX",
-    "Name", "Recorded", "TenantName", "Text", "Title", "Trace",
+    "Name", "Recorded", "TenantName", "Text", "Title", "Trace", "Decode", "decoding",
 ]  # fmt: skip
 
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are not what they should be; RecursionError for what is nested deeply, also in a field that the type
 does not have."""
+
+T = TypeVar("T")
+
+
+Decode = Callable[[bytes | bytearray | memoryview], T]
+
+
+def decoding(decoder: msgspec.msgpack.Decoder[T]) -> Decode[T]:
+    """``decoder.decode``, which raises msgspec.DecodeError (ValidationError for another type) for all that is MALFORMED."""
+
+    def decode(data: bytes | bytearray | memoryview) -> T:
+        try:
+            return decoder.decode(data)
+        except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
+            raise msgspec.DecodeError(str(error)) from None
+
+    return decode
+
 
 NAME_CHARS_MAX: Final = 64
 TENANT_CHARS_MAX: Final = 200

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from bus_schemas.limits import QUOTA_USES_MAX, RUNNING_MAX, Name, TenantName, Title
+from bus_schemas.limits import QUOTA_USES_MAX, RUNNING_MAX, Name, TenantName, Title, decoding
 
 __all__ = ["QuotaUse", "RunningSession", "Telemetry", "encode_telemetry", "decode_telemetry", "telemetry_on"]
 
@@ -81,19 +81,11 @@ class Telemetry(msgspec.Struct, array_like=True, frozen=True, tag="telemetry.v1"
 
 
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(Telemetry)
+decode_telemetry: Final = decoding(msgspec.msgpack.Decoder(Telemetry))
 
 
 def encode_telemetry(telemetry: Telemetry) -> bytes:
     return _encoder.encode(telemetry)
-
-
-def decode_telemetry(data: bytes) -> Telemetry:
-    """Raises msgspec.DecodeError on anything that is not a Telemetry."""
-    try:
-        return _decoder.decode(data)
-    except (UnicodeDecodeError, RecursionError) as error:  # msgspec lets them through
-        raise msgspec.DecodeError(str(error)) from None
 
 
 def telemetry_on(subject: str, data: bytes) -> Telemetry:
