@@ -14,7 +14,7 @@ from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json, send_json
 from wooly.cli.login import asked
 from wooly.cli.options import controller_flag, json_flag
-from wooly.cli.output import print_json, print_table
+from wooly.cli.output import Columns, print_items, print_json
 from wooly.shared.credentials import totp_secret, totp_uri
 
 __all__ = ["keys", "quotas", "tenants", "users"]
@@ -41,15 +41,17 @@ def list_keys(controller: str, user: str | None, tenant: str | None, as_json: bo
     """Your keys; for admins also those of others."""
     query = {name: value for name, value in (("user", user), ("tenant", tenant)) if value}
     found = get_json(controller, f"{_PATH}/keys", query, what=_WHAT)
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (key["id"], key["title"], key["user"] or key["node"], key["tenant"], key["role"], " ".join(key["scopes"]), key["state"],
-         key["expires_at"])
-        for key in found["items"]
-    ]  # fmt: skip
-    print_table(("key", "title", "whose", "tenant", "role", "scopes", "state", "expires"), rows, empty="no keys")
+    columns: Columns = {
+        "key": "id",
+        "title": "title",
+        "whose": lambda key: key["user"] or key["node"],
+        "tenant": "tenant",
+        "role": "role",
+        "scopes": lambda key: " ".join(key["scopes"]),
+        "state": "state",
+        "expires": "expires_at",
+    }
+    print_items(found, found["items"], columns, as_json=as_json, empty="no keys")
 
 
 @keys.command("create")
@@ -140,11 +142,12 @@ def tenants() -> None:
 def list_tenants(controller: str, as_json: bool) -> None:
     """The tenants you may know of."""
     found = get_json(controller, f"{_PATH}/tenants", what=_WHAT)
-    if as_json:
-        print_json(found)
-        return
-    rows = [(tenant["id"], tenant["title"], "disabled" if tenant["disabled"] else "", tenant["updated_at"]) for tenant in found["items"]]
-    print_table(("tenant", "title", "state", "changed"), rows, empty="no tenants; make one with: wooly tenants create NAME")
+    columns: Columns = {"tenant": "id", "title": "title", "state": _disabled, "changed": "updated_at"}
+    print_items(found, found["items"], columns, as_json=as_json, empty="no tenants; make one with: wooly tenants create NAME")
+
+
+def _disabled(item: dict[str, Any]) -> str:
+    return "disabled" if item["disabled"] else ""
 
 
 @tenants.command("create")
@@ -200,15 +203,15 @@ def users() -> None:
 def list_users(controller: str, tenant: str | None, as_json: bool) -> None:
     """The users you may know of."""
     found = get_json(controller, f"{_PATH}/users", {"tenant": tenant} if tenant else None, what=_WHAT)
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (user["id"], user["title"], user["tenant"] or "(cluster)", user["role"], "yes" if user["has_password"] else "",
-         "disabled" if user["disabled"] else "")
-        for user in found["items"]
-    ]  # fmt: skip
-    print_table(("user", "name", "tenant", "role", "password", "state"), rows, empty="no users; make one with: wooly users create NAME")
+    columns: Columns = {
+        "user": "id",
+        "name": "title",
+        "tenant": lambda user: user["tenant"] or "(cluster)",
+        "role": "role",
+        "password": lambda user: "yes" if user["has_password"] else "",
+        "state": _disabled,
+    }
+    print_items(found, found["items"], columns, as_json=as_json, empty="no users; make one with: wooly users create NAME")
 
 
 @users.command("create")
@@ -320,11 +323,5 @@ def _password() -> str:
 def quotas(controller: str, tenant: str | None, as_json: bool) -> None:
     """What tenants have used of their quotas, in the unit of each."""
     found = get_json(controller, f"{_PATH}/quotas", {"tenant": tenant} if tenant else {}, what=_WHAT)
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (item["tenant"], item["quota"], "" if item["used"] is None else item["used"], item["limit"], item["unit"], item["set_by"])
-        for item in found["items"]
-    ]
-    print_table(("tenant", "quota", "used", "limit", "unit", "set by"), rows, numbers=("used", "limit"), empty="no tenants")
+    columns: Columns = {name: name.replace(" ", "_") for name in ("tenant", "quota", "used", "limit", "unit", "set by")}
+    print_items(found, found["items"], columns, as_json=as_json, numbers=("used", "limit"), empty="no tenants")

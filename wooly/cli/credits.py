@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.parse
+from collections.abc import Callable
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import click
 from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json, get_text, send_json
 from wooly.cli.options import billing_flag, json_flag
-from wooly.cli.output import print_json, print_table
+from wooly.cli.output import Columns, print_items, print_json, print_table
 
 __all__ = ["credits_", "micro_of"]
 
@@ -21,7 +22,6 @@ _MICRO: Final = 1_000_000
 _EXACT: Final = Context(Emax=30, traps=[InvalidOperation, Overflow, Inexact])
 """Exact arithmetic, without rounding, on all plausible amounts."""
 _PERIODS: Final = ("day", "month", "total")
-_PRICES: Final = ("core_second_micro", "gib_second_micro")
 
 
 def micro_of(field: str, text: str) -> int:
@@ -41,6 +41,10 @@ def micro_of(field: str, text: str) -> int:
 def _text(micro: int | None) -> str:
     """Micro-credits as decimal credits, exact."""
     return "" if micro is None else f"{Decimal(micro) / _MICRO:f}" if micro % _MICRO else str(micro // _MICRO)
+
+
+def _micro(field: str) -> Callable[[Any], str]:
+    return lambda item: _text(item[field])
 
 
 def _of(tenant: str) -> str:
@@ -107,14 +111,9 @@ def balance(tenant: str | None, billing: str, as_json: bool) -> None:
         found = get_json(billing, _ROOT + "accounts", what=_WHAT)["items"]
     else:
         found = [get_json(billing, _ROOT + f"accounts/{_of(tenant)}", what=_WHAT)]
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (a["tenant"], a["tier"], _text(a["granted_micro"]), _text(a["charged_micro"]), _text(a["balance_micro"]), _states(a)) for a in found
-    ]
-    columns = ("tenant", "tier", "granted", "used", "balance", "budgets")
-    print_table(columns, rows, numbers=columns[2:5], empty="no tenant has used or been given anything")
+    amounts = {"granted": _micro("granted_micro"), "used": _micro("charged_micro"), "balance": _micro("balance_micro")}
+    columns: Columns = {"tenant": "tenant", "tier": "tier", **amounts, "budgets": _states}
+    print_items(found, found, columns, as_json=as_json, numbers=tuple(amounts), empty="no tenant has used or been given anything")
 
 
 def _states(account: dict[str, Any]) -> str:
@@ -142,17 +141,14 @@ def budget(
         body = {"limit_micro": limit, "warn_percent": warn, "stop_percent": stop}
         send_json("PUT", billing, _ROOT + f"budgets/{_of(tenant or '')}/{period}", body, what=_WHAT)
     found = get_json(billing, _ROOT + ("budgets" if tenant is None else f"budgets/{_of(tenant)}"), what=_WHAT)["items"]
-    if as_json:
-        print_json(found)
-        return
-    columns = ("tenant", "period", "limit", "granted", "used", "left", "warns at", "stops at", "state")
-    print_table(columns, [_budget_row(item) for item in found], numbers=columns[2:8], empty="there are no budgets")
+    amounts = {name: _micro(f"{name}_micro") for name in ("limit", "granted", "used", "left")}
+    percents = {"warns at": _percent("warn_percent"), "stops at": _percent("stop_percent")}
+    columns: Columns = {"tenant": "tenant", "period": "period", **amounts, **percents, "state": "state"}
+    print_items(found, found, columns, as_json=as_json, numbers=(*amounts, *percents), empty="there are no budgets")
 
 
-def _budget_row(item: dict[str, Any]) -> tuple[Any, ...]:
-    amounts = (_text(item[name]) for name in ("limit_micro", "granted_micro", "used_micro", "left_micro"))
-    percents = (f"{item[name]} %" if item[name] else "never" for name in ("warn_percent", "stop_percent"))
-    return item["tenant"], item["period"], *amounts, *percents, item["state"]
+def _percent(field: str) -> Callable[[Any], str]:
+    return lambda item: f"{item[field]} %" if item[field] else "never"
 
 
 @credits_.command()
@@ -173,15 +169,14 @@ def tier(tenant: str | None, tier: str | None, from_: str, billing: str, as_json
             echo(f"{tenant} is in tier {changed['next_tier']} from {from_ or 'now'} on")
         return
     found = get_json(billing, _ROOT + "tiers", what=_WHAT)
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (item["tier"], item["priority_ceiling"], item["default_vram_mb"] or "of the cluster", *(_text(item[price]) for price in _PRICES))
-        for item in found["items"]
-    ]
-    columns = ("tier", "best priority", "default VRAM (MiB)", "credits/core-second", "credits/GiB-second")
-    print_table(columns, rows, numbers=columns[1:], empty="there are no tiers")
+    columns: Columns = {
+        "tier": "tier",
+        "best priority": "priority_ceiling",
+        "default VRAM (MiB)": lambda item: item["default_vram_mb"] or "of the cluster",
+        "credits/core-second": _micro("core_second_micro"),
+        "credits/GiB-second": _micro("gib_second_micro"),
+    }
+    print_items(found, found["items"], columns, as_json=as_json, numbers=list(columns)[1:], empty="there are no tiers")
 
 
 @credits_.command()
@@ -198,14 +193,10 @@ def statement(tenant: str, month: str, form: str | None, billing: str, as_json: 
         echo(get_text(billing, path, {**query, "format": form}, accept=f"text/{form}", what=_WHAT), nl=False)
         return
     found = get_json(billing, path, {**query, "format": "json"}, what=_WHAT)
+    amounts = {"core credits": _micro("core_micro"), "VRAM credits": _micro("vram_micro")}
+    columns: Columns = {"task": lambda line: line["task"] or "(none)", "model": "model", "node": "node", **amounts}
+    print_items(found, found["lines"], columns, as_json=as_json, numbers=tuple(amounts), empty="nothing was used")
     if as_json:
-        print_json(found)
         return
-    lines = [
-        (line["task"] or "(none)", line["model"], line["node"], _text(line["core_micro"]), _text(line["vram_micro"]))
-        for line in found["lines"]
-    ]
-    columns = ("task", "model", "node", "core credits", "VRAM credits")
-    print_table(columns, lines, numbers=columns[3:], empty="nothing was used")
     names = ("opening", "granted", "core", "vram", "closing")
     echo(f"{found['tenant']}, {found['month']}: " + ", ".join(f"{name} {_text(found[name + '_micro'])}" for name in names))

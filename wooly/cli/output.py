@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.text import Text
 from bus_schemas.texts import printable
 from wooly.cli.group import echo
 
-__all__ = ["bytes_text", "columns_within", "print_json", "print_table"]
+__all__ = ["Columns", "bytes_text", "columns_within", "print_items", "print_json", "print_table"]
 
 _ID: Final = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 _GAP: Final = 2
@@ -45,6 +45,28 @@ def print_table(
     for row in cells:
         table.add_row(*(Text(cell) for column, cell in zip(columns, row, strict=True) if column in shown))
     Console(width=max(console.width, 200) if not console.is_terminal else None, soft_wrap=not console.is_terminal).print(table)
+
+
+Columns = Mapping[str, str | Callable[[Any], Any]]
+"""By title: the field that a column shows, or what it makes of an item."""
+
+
+def print_items(
+    answer: Any,
+    items: Sequence[Any],
+    columns: Columns,
+    *,
+    as_json: bool,
+    numbers: Sequence[str] = (),
+    optional: Sequence[str] = (),
+    empty: str,
+) -> None:
+    """``answer`` as JSON, or a table with a row for each of its ``items``. The others as in ``print_table``."""
+    if as_json:
+        print_json(answer)
+        return
+    rows = [[item[shown] if isinstance(shown, str) else shown(item) for shown in columns.values()] for item in items]
+    print_table(list(columns), rows, numbers=numbers, optional=optional, empty=empty)
 
 
 def columns_within(columns: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str], width: int) -> list[str]:

@@ -13,7 +13,7 @@ from wooly.api.answers import Group
 from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json
 from wooly.cli.options import controller_flag, json_flag
-from wooly.cli.output import bytes_text, print_json, print_table
+from wooly.cli.output import Columns, bytes_text, print_items, print_json, print_table
 from wooly.errors import ApiError
 
 __all__ = ["groups", "nodes", "tasks"]
@@ -194,29 +194,24 @@ def tasks(context: click.Context, /, controller: str, as_json: bool, **asked: An
     if leave_to_subcommand(context):
         return
     found = get_json(controller, "/api/v1/tasks", {key: str(value) for key, value in asked.items() if value}, what=_WHAT)
-    if as_json:
-        print_json(found)
-        return
-    columns = ("task", "title", "tenant", "prio", "state", "node", "gpus", "VRAM MB", "updated", "reason")
     optional = ("VRAM MB", "gpus", "tenant", "prio")
-    print_table(columns, [_task_row(task) for task in found["items"]], numbers=("prio", "VRAM MB"), optional=optional, empty="no tasks")
-    if found["total"] > len(found["items"]):
+    print_items(found, found["items"], _TASK, as_json=as_json, numbers=("prio", "VRAM MB"), optional=optional, empty="no tasks")
+    if found["total"] > len(found["items"]) and not as_json:
         echo(f"{len(found['items'])} of {found['total']} tasks; --limit shows more")
 
 
-def _task_row(task: dict[str, Any]) -> tuple[Any, ...]:
-    return (
-        task["id"],
-        task["title"],
-        task["tenant"],
-        task["priority"],
-        task["state"],
-        task["node_name"] or task["node"] or "",
-        ",".join(map(str, task["gpus"])),
-        task["required_vram_mb"],
-        task["updated_at"],
-        task["reason"],
-    )
+_TASK: Final[Columns] = {
+    "task": "id",
+    "title": "title",
+    "tenant": "tenant",
+    "prio": "priority",
+    "state": "state",
+    "node": lambda task: task["node_name"] or task["node"] or "",
+    "gpus": lambda task: ",".join(map(str, task["gpus"])),
+    "VRAM MB": "required_vram_mb",
+    "updated": "updated_at",
+    "reason": "reason",
+}
 
 
 @click.group(invoke_without_command=True)
@@ -239,11 +234,8 @@ def list_groups(controller: str, as_json: bool) -> None:
 
 def _list_groups(controller: str, as_json: bool) -> None:
     found = get_json(controller, "/api/v1/groups", what=_WHAT)
-    if as_json:
-        print_json(found)
-        return
-    rows = [(group["id"], group["title"], ", ".join(group["nodes"]) or "(empty)", group["tasks"]) for group in found["items"]]
-    print_table(("group", "title", "nodes", "tasks"), rows, numbers=("tasks",), empty="no groups")
+    columns: Columns = {"group": "id", "title": "title", "nodes": lambda group: ", ".join(group["nodes"]) or "(empty)", "tasks": "tasks"}
+    print_items(found, found["items"], columns, as_json=as_json, numbers=("tasks",), empty="no groups")
 
 
 for _command in (cancel_task, move_task, prioritise_task):
