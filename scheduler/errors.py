@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["SchedulerError", "StimulusError", "IllegalTransition", "JournalError", "ReplayMismatch", "ModelError"]
+__all__ = ["SchedulerError", "StimulusError", "IllegalTransition", "JournalError", "ModelError"]
 
 
 class SchedulerError(Exception):
@@ -28,10 +28,6 @@ class IllegalTransition(SchedulerError):
 
 class JournalError(SchedulerError):
     """The storage's fault: the journal is damaged before its end (a torn last record is not an error)."""
-
-
-class ReplayMismatch(SchedulerError):
-    """Our fault: replaying a journal gave other decisions than it records. The message names the first record that differs."""
 
 
 class ModelError(SchedulerError):

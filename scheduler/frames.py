@@ -1,35 +1,25 @@
-"""Shared parts of the journals of all cores: records, the digest, and replay of decisions.
+"""Shared parts of the journals of all cores: records and the digest.
 
 A journal is a sequence of checked frames (bus_schemas.frames); a body is the canonical msgpack of (stimulus, decisions).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Iterable
+from typing import Final, TypeVar
 
 import blake3
 import msgspec
 
 from bus_schemas.frames import FrameDamage, checked_frame, checked_frames
-from scheduler.errors import JournalError, ReplayMismatch
+from scheduler.errors import JournalError
 
-__all__ = ["Journal", "Recorded", "check_again", "decode_records"]
+__all__ = ["Journal", "decode_records"]
 
 _encoder: Final = msgspec.msgpack.Encoder()
 
 
-class Recorded(Protocol):
-    """A record of one core."""
-
-    @property
-    def stimulus(self) -> Any: ...
-
-    @property
-    def decisions(self) -> tuple[Any, ...]: ...
-
-
-R = TypeVar("R", bound=Recorded)
+R = TypeVar("R")
 
 
 class Journal:
@@ -67,11 +57,3 @@ def decode_records(data: bytes | memoryview, decoder: msgspec.msgpack.Decoder[R]
     except FrameDamage as damage:
         raise JournalError(str(damage)) from None
     return records, used
-
-
-def check_again(records: Iterable[Recorded], on: Callable[[Any], Iterable[Any]]) -> None:
-    """Give every stimulus to ``on`` and compare decision by decision. Raises ReplayMismatch at the first difference."""
-    for index, record in enumerate(records):
-        again = tuple(on(record.stimulus))
-        if again != record.decisions:
-            raise ReplayMismatch(f"record {index}, {record.stimulus!r}: recorded {record.decisions!r}, replayed {again!r}")

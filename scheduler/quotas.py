@@ -14,7 +14,7 @@ from bus_schemas.quotas import COUNT_RETRY_MS, Excess, Rate
 from scheduler.buckets import Buckets, level_used, refill_ns
 from scheduler.frames import decode_records
 
-__all__ = ["Asked", "Record", "Refusals", "answer", "asked_of", "decode_journal", "excess_of"]
+__all__ = ["Asked", "Record", "Refusals", "answer", "asked_of", "decisions", "decode_journal", "excess_of"]
 
 _PENDING_MAX: Final = 256
 
@@ -49,6 +49,12 @@ def answer(asked: Asked) -> Excess | None:
     wait_ns = refill_ns(bound, asked.held, asked.cost, asked.at_ns)
     used = level_used(bound, asked.held, asked.at_ns)
     return Excess(asked.quota, bound.burst, used, -(-wait_ns // 10**6)) if wait_ns else None
+
+
+def decisions(asked: Asked) -> tuple[Excess, ...]:
+    """The answer as its record has it."""
+    excess = answer(asked)
+    return () if excess is None else (excess,)
 
 
 def asked_of(quota: str, buckets: Buckets[str], who: str, now_ns: int, cost: int = 1) -> Asked:

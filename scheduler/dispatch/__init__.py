@@ -13,7 +13,7 @@ from scheduler.dispatch.core import Dispatch, chain
 from scheduler.dispatch.decisions import Decision, Drop, Launch, Park, Preempt, Refuse, Release
 from scheduler.dispatch.explain import Reason, explain
 from scheduler.dispatch.fair import fairness_bound
-from scheduler.dispatch.snapshot import Journal, Record, decode_journal, replay, restore, snapshot, verify
+from scheduler.dispatch.snapshot import Journal, Record, decode_journal, restore, snapshot
 from scheduler.dispatch.state import DispatchState, Occupancy, percent
 from scheduler.dispatch.stimuli import (
     FAULT,
@@ -47,5 +47,5 @@ __all__ = [
     "ConfigChanged", "PriorityChanged", "Tick", "WEIGHT_DEFAULT", "WEIGHT_MAX", "PACE_FULL", "STRICT", "FIFO", "TIMESLICE", "POLICY_NAMES",
     "Totals", "totals", "standing", "fairness_bound", "Reason", "explain", "snapshot", "restore",
     "Decision", "Launch", "Preempt", "Park", "Drop", "Refuse", "Release",
-    "Journal", "Record", "decode_journal", "replay", "verify",
+    "Journal", "Record", "decode_journal",
 ]  # fmt: skip

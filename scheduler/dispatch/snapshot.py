@@ -1,5 +1,5 @@
 """The whole state of a dispatcher as bytes, so that a journal can begin at any time: what is restored decides as the one it was taken from.
-The journal: every stimulus with the decisions it gave, as bytes, and the replay that checks them.
+The journal: every stimulus with the decisions it gave, as bytes.
 
 Queues are left out: they are made again from the sessions, and equal states give equal bytes.
 
@@ -10,21 +10,19 @@ This file turns records into bytes and back; the shell owns the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from scheduler.dispatch import queues
-from scheduler.dispatch.core import Dispatch
 from scheduler.dispatch.decisions import Decision
 from scheduler.dispatch.state import DispatchState, Flight, Occupancy, Phase, SessionState
 from scheduler.dispatch.stimuli import DispatchConfig, Stimulus
 from scheduler.errors import JournalError
-from scheduler.frames import Journal, check_again, decode_records
+from scheduler.frames import Journal, decode_records
 
-__all__ = ["Journal", "Record", "decode_journal", "replay", "restore", "snapshot", "verify"]
+__all__ = ["Journal", "Record", "decode_journal", "restore", "snapshot"]
 
 _VERSION: Final = 2
 """Version 1 had two flags in place of a session's phase: it is still read."""
@@ -128,25 +126,3 @@ _decoder: Final = msgspec.msgpack.Decoder(Record)
 def decode_journal(data: bytes | memoryview) -> tuple[list[Record], int]:
     """The whole records of ``data``, and how many bytes they take: see ``decode_records``."""
     return decode_records(data, _decoder)
-
-
-def replay(stimuli: Iterable[Stimulus], config: DispatchConfig | None = None, snapshot: bytes = b"") -> tuple[Dispatch, Journal]:
-    """Feed ``stimuli`` to a new dispatcher, or one restored from ``snapshot``; it, and the journal it would have written. Raises
-    JournalError when the snapshot cannot be read."""
-    dispatch = _begin(config, snapshot)
-    journal = Journal()
-    for stimulus in stimuli:
-        journal.add(stimulus, dispatch.on(stimulus))
-    return dispatch, journal
-
-
-def verify(records: Iterable[Record], config: DispatchConfig | None = None, snapshot: bytes = b"") -> Dispatch:
-    """Replay ``records`` and compare decision by decision; the dispatcher after the last. They begin where a new dispatcher does, or at
-    ``snapshot``. Raises ReplayMismatch at the first difference, JournalError when the snapshot cannot be read."""
-    dispatch = _begin(config, snapshot)
-    check_again(records, dispatch.on)
-    return dispatch
-
-
-def _begin(config: DispatchConfig | None, snapshot: bytes) -> Dispatch:
-    return Dispatch(restore(snapshot) if snapshot else DispatchState(config=config or DispatchConfig()))

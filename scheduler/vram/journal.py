@@ -1,4 +1,4 @@
-"""The memory core's journal: every stimulus with the decisions it gave, as bytes, and the replay that checks them.
+"""The memory core's journal: every stimulus with the decisions it gave, as bytes.
 
 A journal is a sequence of frames (``scheduler.frames``); a body is the canonical msgpack of (stimulus, decisions). ``digest`` rolls over
 the bodies, so two journals that begin with one state and have one digest are one history. A segment begins with an empty core or a
@@ -7,19 +7,17 @@ snapshot. This file turns records into bytes and back; the shell owns where they
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 
 from scheduler.errors import JournalError
-from scheduler.frames import Journal, check_again, decode_records
-from scheduler.vram.core import Vram
+from scheduler.frames import Journal, decode_records
 from scheduler.vram.decisions import Decision
 from scheduler.vram.state import VramState
 from scheduler.vram.stimuli import Stimulus
 
-__all__ = ["Record", "Journal", "decode_journal", "replay", "verify", "encode_state", "decode_state"]
+__all__ = ["Record", "Journal", "decode_journal", "encode_state", "decode_state"]
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
@@ -48,19 +46,3 @@ def decode_state(snapshot: bytes) -> VramState:
         return _state.decode(snapshot) if snapshot else VramState()
     except msgspec.DecodeError as error:
         raise JournalError(f"this is no snapshot of a memory core ({error}): damaged, or written by a newer version") from error
-
-
-def replay(stimuli: Iterable[Stimulus], snapshot: bytes = b"") -> tuple[Vram, Journal]:
-    """Feed ``stimuli`` to a core that begins with ``snapshot``; the core, and the journal it would have written."""
-    vram = Vram(decode_state(snapshot))
-    journal = Journal()
-    for stimulus in stimuli:
-        journal.add(stimulus, vram.on(stimulus))
-    return vram, journal
-
-
-def verify(records: Iterable[Record], snapshot: bytes = b"") -> Vram:
-    """Replay ``records`` and compare decision by decision; the core after the last. Raises ReplayMismatch at the first difference."""
-    vram = Vram(decode_state(snapshot))
-    check_again(records, vram.on)
-    return vram

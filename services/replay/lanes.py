@@ -17,22 +17,23 @@ one it was published with. The first difference ends the segment: from there on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, TypeVar
 
 from bus_schemas.journal import DISPATCH, PROGRAMS, QUOTAS, VRAM, JournalPart
-from scheduler import dispatch, quotas, vram
+from scheduler import dispatch, quotas
 from scheduler.dispatch import Decision, Dispatch, DispatchState, Stimulus
 from scheduler.errors import SchedulerError
 from scheduler.frames import Journal
+from scheduler.vram import Vram
 from scheduler.vram import journal as vram_journal
 from scheduler.vram.state import VramState
 from services.replay.question import ReplayError
 
 __all__ = [
-    "LANES", "Again", "DispatchAgain", "Replayed", "Segment", "Segments", "Step", "VramAgain", "begins_life", "check", "memory_steps",
+    "LANES", "Again", "Replayed", "Segment", "Segments", "Step", "begins_life", "check", "memory_steps",
     "segment_of_file", "steps",
 ]  # fmt: skip
 
@@ -136,82 +137,47 @@ class Replayed:
     again: tuple[Any, ...]
 
 
-class Again(Protocol):
+C = TypeVar("C")
+
+
+class Again(Generic[C]):
     """A core and its journal, from the beginning of a segment."""
 
-    @property
-    def digest(self) -> bytes: ...
-
-    def decode(self, frames: bytes) -> tuple[Sequence[Any], int]:
+    def __init__(self, core: C, on: Callable[[Any], Iterable[Any]], decode: Callable[[bytes], tuple[Sequence[Any], int]]) -> None:
+        """``on``: what the core decides on a stimulus. Raises SchedulerError when it refuses that."""
+        self.core = core
+        self.decode = decode
         """Whole records, and the bytes they take. Raises SchedulerError."""
-        ...
-
-    def take(self, record: Any) -> Replayed:
-        """Run one record again. Raises SchedulerError when the core refuses its stimulus."""
-        ...
-
-
-class DispatchAgain:
-    """The dispatcher."""
-
-    def __init__(self, snapshot: bytes) -> None:
-        self.core = dispatch.Dispatch(dispatch.restore(snapshot))
-        self._journal = dispatch.Journal()
-
-    @property
-    def digest(self) -> bytes:
-        return self._journal.digest
-
-    def decode(self, frames: bytes) -> tuple[Sequence[dispatch.Record], int]:
-        return dispatch.decode_journal(frames)
-
-    def take(self, record: dispatch.Record) -> Replayed:
-        again = tuple(self.core.on(record.stimulus))
-        self._journal.add(record.stimulus, again)
-        return Replayed(record.stimulus.at_ns, record.stimulus, record.decisions, again)
-
-
-class VramAgain:
-    """The memory core."""
-
-    def __init__(self, snapshot: bytes) -> None:
-        self.core = vram.Vram(vram_journal.decode_state(snapshot))
-        self._journal = vram_journal.Journal()
-
-    @property
-    def digest(self) -> bytes:
-        return self._journal.digest
-
-    def decode(self, frames: bytes) -> tuple[Sequence[vram_journal.Record], int]:
-        return vram_journal.decode_journal(frames)
-
-    def take(self, record: vram_journal.Record) -> Replayed:
-        again = tuple(self.core.on(record.stimulus))
-        self._journal.add(record.stimulus, again)
-        return Replayed(record.stimulus.at_ns, record.stimulus, record.decisions, again)
-
-
-class QuotasAgain:
-    """The quotas, which have no state."""
-
-    def __init__(self, snapshot: bytes) -> None:
+        self._on = on
         self._journal = Journal()
 
     @property
     def digest(self) -> bytes:
         return self._journal.digest
 
-    def decode(self, frames: bytes) -> tuple[Sequence[quotas.Record], int]:
-        return quotas.decode_journal(frames)
-
-    def take(self, record: quotas.Record) -> Replayed:
-        excess = quotas.answer(record.stimulus)
-        again = () if excess is None else (excess,)
+    def take(self, record: Any) -> Replayed:
+        """Run one record again. Raises SchedulerError when the core refuses its stimulus."""
+        again = tuple(self._on(record.stimulus))
         self._journal.add(record.stimulus, again)
         return Replayed(record.stimulus.at_ns, record.stimulus, record.decisions, again)
 
 
-LANES: Final[dict[str, Callable[[bytes], Again]]] = {DISPATCH: DispatchAgain, QUOTAS: QuotasAgain, VRAM: VramAgain}
+def _dispatch_again(snapshot: bytes) -> Again[Dispatch]:
+    core = Dispatch(dispatch.restore(snapshot))
+    return Again(core, core.on, dispatch.decode_journal)
+
+
+def _vram_again(snapshot: bytes) -> Again[Vram]:
+    core = Vram(vram_journal.decode_state(snapshot))
+    return Again(core, core.on, vram_journal.decode_journal)
+
+
+def _quotas_again(snapshot: bytes) -> Again[None]:
+    """They have no state."""
+    return Again(None, quotas.decisions, quotas.decode_journal)
+
+
+LANES: Final[dict[str, Callable[[bytes], Again[Any]]]] = {DISPATCH: _dispatch_again, QUOTAS: _quotas_again, VRAM: _vram_again}
 """lane: a new core, from a snapshot (empty: from nothing)."""
 
 
@@ -223,29 +189,27 @@ def begins_life(segment: Segment, before: Segment | None) -> bool:
 def memory_steps(segment: Segment) -> Iterator[tuple[Replayed, VramState]]:
     """Of the memory core's lane: every record with the state after it. Raises ReplayError where the journal cannot be read or gives other
     decisions than those on record."""
-    again = _begin(segment)
-    assert isinstance(again, VramAgain)
+    again: Again[Vram] = _begin(segment)
     for seen in _run(segment, again):
         yield seen, again.core.state
 
 
 def steps(segment: Segment) -> Iterator[tuple[Dispatch, Step | None]]:
     """Of the dispatcher's lane: first (the core as the segment finds it, None), then the core with every step. Raises ReplayError."""
-    again = _begin(segment)
-    assert isinstance(again, DispatchAgain)
+    again: Again[Dispatch] = _begin(segment)
     yield again.core, None
     for seen in _run(segment, again):
         yield again.core, (seen.stimulus, seen.recorded, again.core.state)
 
 
-def _begin(segment: Segment) -> Again:
+def _begin(segment: Segment) -> Again[Any]:
     try:
         return LANES[segment.lane](segment.snapshot)
     except SchedulerError as error:
         raise _broken(segment, str(error)) from None
 
 
-def _run(segment: Segment, again: Again) -> Iterator[Replayed]:
+def _run(segment: Segment, again: Again[Any]) -> Iterator[Replayed]:
     at = 0
     try:
         for part in segment.parts:
@@ -350,7 +314,7 @@ class _Run:
         except SchedulerError as error:
             self.difference = f"record {self.records}: {error}"
 
-    def _part(self, core: Again, records: object) -> bool:
+    def _part(self, core: Again[Any], records: object) -> bool:
         """Run the records of one part; False at a difference."""
         assert isinstance(records, list | tuple)
         for record in records:

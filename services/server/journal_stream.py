@@ -26,7 +26,7 @@ from bus_schemas import subjects
 from bus_schemas.batch import Batch
 from bus_schemas.journal import PROGRAM_NAME_BYTES, JournalPart, ProgramUse, encode_part, encode_use
 from scheduler.frames import Journal
-from scheduler.quotas import Asked, answer
+from scheduler.quotas import Asked, decisions
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.log import get_logger
@@ -317,8 +317,7 @@ class QuotaLane:
         if time.monotonic() - self._began_s > _SEGMENT_S:
             self._begin()
         for asked in refused:
-            excess = answer(asked)
-            self._lane.add(self._journal.add(asked, () if excess is None else (excess,)))
+            self._lane.add(self._journal.add(asked, decisions(asked)))
 
     def _begin(self) -> None:
         self._began_s = time.monotonic()

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from bus_schemas.events import ActionTaken, Event, NodeRegistered, TaskPlaced, TaskRefused, TaskStateChanged, TaskSubmitted
-from scheduler.errors import ReplayMismatch
 from scheduler.placement import ClusterView
 from tests.support.recorded_decisions import check_recorded
+from tests.support.replayed import ReplayMismatch
 
 __all__ = ["Findings", "audit"]
 

@@ -19,9 +19,10 @@ from bus_schemas import subjects
 from bus_schemas.events import NodeRegistered, SessionClosedFact, SessionOpenedFact
 from bus_schemas.session import NodeInfo, OpenSession, Ping, Pong, SessionOpened
 from bus_schemas.telemetry import Telemetry, decode_telemetry
-from scheduler.dispatch import BatchArrived, Launch, chain, decode_journal, verify
+from scheduler.dispatch import BatchArrived, Launch, chain, decode_journal
 from services.kit.bus import Bus
 from tests.support.node import DEADLINE_S, Node, asked, floats, increment, until
+from tests.support.replayed import verify
 from wooly.errors import NodeLostError
 from wooly.link import Flush
 

@@ -11,19 +11,10 @@ import pytest
 from bus_schemas import faults
 from bus_schemas.events import SessionClosedFact, SessionPriorityChanged, UsageRecorded
 from bus_schemas.session import EndTask, PrioritySet, SetPriority, TaskEnded
-from scheduler.dispatch import (
-    Launch,
-    LaunchFinished,
-    LaunchStopped,
-    Preempt,
-    PriorityChanged,
-    Record,
-    SessionClosed,
-    decode_journal,
-    verify,
-)
+from scheduler.dispatch import Launch, LaunchFinished, LaunchStopped, Preempt, PriorityChanged, Record, SessionClosed, decode_journal
 from tests.support.executor import chain_of
 from tests.support.node import Node, Program, floats, increment, until
+from tests.support.replayed import verify
 from wooly.errors import TaskCancelledError
 from wooly.link import Flush
 from wooly.session import Session

@@ -24,13 +24,13 @@ from scheduler.dispatch import (
     Record,
     decode_journal,
     fairness_bound,
-    verify,
 )
 from scheduler.dispatch.fair import virtual
 from services.kit.bus import Bus
 from tests.support.executor import chain_of
 from tests.support.journals import segments
 from tests.support.node import Node, Program, asked, floats, increment, until
+from tests.support.replayed import verify
 from wooly.errors import NodeLostError
 from wooly.link import Flush
 from wooly.session import Session

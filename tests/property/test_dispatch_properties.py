@@ -24,12 +24,12 @@ from scheduler.dispatch import (
     chain,
     decode_journal,
     explain,
-    replay,
     restore,
     snapshot,
 )
 from scheduler.dispatch.decisions import RULES, Launch
 from scheduler.errors import StimulusError
+from tests.support.replayed import replay
 
 times = st.integers(0, 50)
 sessions = st.sampled_from("abc")

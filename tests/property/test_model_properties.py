@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.dispatch import BatchArrived, Dispatch, DispatchConfig, DispatchState, LaunchFinished, LaunchStopped, explain, verify
+from scheduler.dispatch import BatchArrived, Dispatch, DispatchConfig, DispatchState, LaunchFinished, LaunchStopped, explain
 from scheduler.errors import ModelError
 from scheduler.model import Arrival, DeviceCosts, Outcome, Tenant, simulate
 from scheduler.model.recorded import Recording
 from scheduler.model.waits import Waits
+from tests.support.replayed import verify
 
 MS = 1_000_000
 POLICIES = ("strict", "fifo", "timeslice")

@@ -18,6 +18,7 @@ from scheduler.vram import journal as vram_journal
 from services.server.facts import FactLog
 from services.server.intake import read_batch
 from tests.golden.recorded.__main__ import FOLDER
+from tests.support.replayed import replay, verify, verify_vram
 
 MESSAGES: dict[str, Any] = json.loads((FOLDER / "messages.json").read_text())
 
@@ -39,11 +40,11 @@ def test_the_dispatcher_decides_the_same(seed: int) -> None:
     frames, digest, snapshots = recording("dispatch")[seed]
     records, used = dispatch.decode_journal(frames)
     assert used == len(frames)
-    assert dispatch.replay([record.stimulus for record in records])[1].digest == digest
-    end = decisive(dispatch.verify(records).state)
+    assert replay([record.stimulus for record in records])[1].digest == digest
+    end = decisive(verify(records).state)
     for at, snapshot in snapshots:
-        assert decisive(dispatch.verify(records[:at]).state) == decisive(dispatch.restore(snapshot))
-        assert decisive(dispatch.verify(records[at:], snapshot=snapshot).state) == end
+        assert decisive(verify(records[:at]).state) == decisive(dispatch.restore(snapshot))
+        assert decisive(verify(records[at:], snapshot=snapshot).state) == end
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -51,13 +52,13 @@ def test_the_memory_core_decides_the_same(seed: int) -> None:
     frames, digest, snapshots = recording("vram")[seed]
     records, used = vram_journal.decode_journal(frames)
     assert used == len(frames)
-    end = vram_journal.verify(records).state
+    end = verify_vram(records).state
     journal = vram_journal.Journal()
     for record in records:
         journal.add(record.stimulus, record.decisions)
     assert journal.digest == digest
     for at, snapshot in snapshots:
-        assert vram_journal.verify(records[at:], snapshot).state == end
+        assert verify_vram(records[at:], snapshot).state == end
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -79,11 +80,11 @@ def test_the_journals_of_a_real_node_are_decided_the_same(lane: str) -> None:
     for snapshot, frames, digest in segments:
         if lane == "dispatch":
             records, _ = dispatch.decode_journal(frames)
-            dispatch.verify(records, snapshot=snapshot)
+            verify(records, snapshot=snapshot)
             journal = dispatch.Journal()
         else:
             records, _ = vram_journal.decode_journal(frames)
-            vram_journal.verify(records, snapshot)
+            verify_vram(records, snapshot)
             journal = vram_journal.Journal()
         for record in records:
             journal.add(record.stimulus, record.decisions)

@@ -7,7 +7,6 @@ from copy import copy
 import numpy as np
 
 from bus_schemas.events import Considered, TaskPlaced, TaskRefused, TaskSubmitted
-from scheduler.errors import ReplayMismatch
 from scheduler.placement import ClusterView, decide, explain
 from scheduler.placement import columns as col
 from scheduler.placement.decide import parts
@@ -15,6 +14,7 @@ from scheduler.placement.feasible import refuse_cluster
 from scheduler.placement.order import priority_of
 from scheduler.placement.reasons import GPU_COUNT
 from scheduler.placement.survey import CODES, FITS, NODE_REFUSED, survey
+from tests.support.replayed import ReplayMismatch
 
 __all__ = ["check_recorded"]
 

@@ -17,15 +17,14 @@ from scheduler.dispatch import (
     SessionOpened,
     decode_journal,
     explain,
-    replay,
     restore,
     snapshot,
     totals,
-    verify,
 )
 from scheduler.dispatch import decisions as why
 from scheduler.dispatch.decisions import DROP_REASONS, REFUSE_REASONS, Drop, Launch, Park, Refuse, Release
 from tests.simulation.dispatch.workload import Step
+from tests.support.replayed import replay, verify
 
 __all__ = [
     "check_bounds", "check_explained", "check_fairness", "check_journal", "check_occupancy", "check_reasons_are_named", "check_restored",

@@ -40,7 +40,7 @@ def simulate(seed: int, dispatch: Dispatch, actions: int = ACTIONS) -> tuple[lis
             auditor.judge(stimulus, decisions)
         except AuditError as error:
             raise AuditError(f"seed {seed}, step {len(steps)}, {stimulus!r} -> {decisions!r}: {error}") from None
-    auditor.finish(dispatch.launch_digest)
+    auditor.finish(lambda name: dispatch.state.sessions[name].chain)
     return steps, auditor
 
 

@@ -20,6 +20,7 @@ from tests.simulation.node.clock import Clock
 from tests.simulation.node.draw import MS, Scenario, draw
 from tests.simulation.node.executor import Command, Executor
 from tests.simulation.node.shell import Shell
+from tests.support.replayed import replay, replay_vram, verify
 
 __all__ = ["Failure", "Outcome", "simulate"]
 
@@ -131,13 +132,13 @@ class _Node:
         self.memory.finish()
         for segment in self.dispatch_segments:
             records, _ = dispatch.decode_journal(b"".join(segment.frames))
-            dispatch.verify(records, snapshot=segment.begins)
-            _, again = dispatch.replay([record.stimulus for record in records], snapshot=segment.begins)
+            verify(records, snapshot=segment.begins)
+            _, again = replay([record.stimulus for record in records], snapshot=segment.begins)
             if again.digest != segment.journal.digest:
                 raise OrderViolation("the journal of the dispatcher replays to another digest")
         for segment in self.vram_segments:
             entries, _ = vram_journal.decode_journal(b"".join(segment.frames))
-            _, anew = vram_journal.replay([entry.stimulus for entry in entries], segment.begins)
+            _, anew = replay_vram([entry.stimulus for entry in entries], segment.begins)
             if anew.digest != segment.journal.digest:
                 raise OrderViolation("the journal of the memory core replays to another digest")
 

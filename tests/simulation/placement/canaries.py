@@ -8,12 +8,12 @@ from importlib import import_module
 from itertools import count
 from typing import Any, Final
 
-from scheduler.errors import ReplayMismatch
 from scheduler.placement import columns, order, queue, survey
 from scheduler.placement.state import ClusterState
 from scheduler.placement.view import ClusterView
 from tests.simulation.placement.auditor import AuditError
 from tests.simulation.placement.world import Plan, replay, run
+from tests.support.replayed import ReplayMismatch
 
 __all__ = ["CANARIES", "PLAN", "caught_by", "planted"]
 

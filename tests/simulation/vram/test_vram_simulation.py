@@ -8,10 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from scheduler.vram import Decision, Stimulus, Vram, victims
-from scheduler.vram.journal import Journal, decode_journal, decode_state, encode_state, verify
+from scheduler.vram.journal import Journal, decode_journal, decode_state, encode_state
 from scheduler.vram.state import SessionMemory
 from tests.simulation.vram.auditor import Auditor
 from tests.simulation.vram.world import World
+from tests.support.replayed import verify_vram
 
 SEEDS = 400
 
@@ -31,9 +32,9 @@ def simulate(seed: int) -> Counter[str]:
     world.run()
     auditor.finish(world)
     records, _ = decode_journal(b"".join(frames))
-    assert verify(records).state == vram.state
+    assert verify_vram(records).state == vram.state
     for at, snapshot in snapshots[:3]:
-        assert verify(records[at:], snapshot).state == vram.state
+        assert verify_vram(records[at:], snapshot).state == vram.state
         assert encode_state(decode_state(snapshot)) == snapshot
     return Counter(world.counts)
 

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.dispatch import (
-    FIFO,
-    BatchArrived,
-    DispatchConfig,
-    Journal,
-    LaunchFinished,
-    SessionOpened,
-    Stimulus,
-    decode_journal,
-    replay,
-    verify,
-)
+from scheduler.dispatch import FIFO, BatchArrived, DispatchConfig, Journal, LaunchFinished, SessionOpened, Stimulus, decode_journal
 from scheduler.dispatch.decisions import Launch
 from scheduler.dispatch.snapshot import Record
-from scheduler.errors import JournalError, ReplayMismatch
+from scheduler.errors import JournalError
+from tests.support.replayed import ReplayMismatch, replay, verify
 
 STIMULI: list[Stimulus] = [
     SessionOpened(1, "a", 1, 0),

@@ -28,11 +28,11 @@ from bus_schemas.events import (
     decode_events,
     encode_events,
 )
-from scheduler.errors import ReplayMismatch
 from scheduler.placement import ClusterView, Measured, capacity, decide, explain, queue_due_ns, sessions_to_end, why_waiting
 from scheduler.placement.reasons import NODE_WIDE
 from scheduler.placement.states import REASON_NEVER_STARTED, REASON_RESTARTED
 from tests.support.recorded_decisions import check_recorded
+from tests.support.replayed import ReplayMismatch
 
 GIB = 1 << 30
 

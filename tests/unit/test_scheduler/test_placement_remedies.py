@@ -16,10 +16,10 @@ from bus_schemas.events import (
     TaskRefused,
     TaskSubmitted,
 )
-from scheduler.errors import ReplayMismatch
 from scheduler.placement import ClusterView, Remedy, decide, explain, why_waiting
 from scheduler.placement.feasible import Refusal
 from tests.support.recorded_decisions import check_recorded
+from tests.support.replayed import ReplayMismatch
 from tests.unit.test_scheduler.clusters import GIB, MINUTE, Cluster, node, session, task
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.errors import JournalError, ReplayMismatch, StimulusError
+from scheduler.errors import JournalError, StimulusError
 from scheduler.vram import (
     AllocationRequested,
     Allow,
@@ -33,9 +33,10 @@ from scheduler.vram import (
     VramState,
     check_quota,
 )
-from scheduler.vram.journal import Record, decode_journal, decode_state, encode_state, replay, verify
+from scheduler.vram.journal import Record, decode_journal, decode_state, encode_state
 from scheduler.vram.quota import device_full
 from scheduler.vram.state import SessionMemory
+from tests.support.replayed import ReplayMismatch, replay_vram, verify_vram
 from tests.unit.test_scheduler.memory_device import IDLE, Device
 
 MIB = 1 << 20
@@ -415,7 +416,7 @@ STORY: list[Stimulus] = [
 
 def test_a_journal_of_the_memory_core_reads_back_and_replays() -> None:
     core = Vram()
-    written, journal = replay(STORY)
+    written, journal = replay_vram(STORY)
     records = [Record(stimulus, tuple(core.on(stimulus))) for stimulus in STORY]
     assert [record.decisions for record in records[3:6]] == [
         (SwapOut("a", 20, "z"), Await("z", 1000 + IDLE)), (MemoryReady("z"),), (Allow("z", 30),),
@@ -423,21 +424,21 @@ def test_a_journal_of_the_memory_core_reads_back_and_replays() -> None:
     frames = b"".join(type(journal)().add(record.stimulus, record.decisions) for record in records)
     read, used = decode_journal(frames)
     assert (read, used, journal.records) == (records, len(frames), len(STORY))
-    assert encode_state(verify(read).state) == encode_state(written.state) == encode_state(core.state)
-    assert replay(STORY)[1].digest == journal.digest
+    assert encode_state(verify_vram(read).state) == encode_state(written.state) == encode_state(core.state)
+    assert replay_vram(STORY)[1].digest == journal.digest
     records[4] = Record(records[4].stimulus, ())
     with pytest.raises(ReplayMismatch, match="record 4"):
-        verify(records)
+        verify_vram(records)
 
 
 def test_a_core_restored_from_a_snapshot_goes_on_alike() -> None:
     for cut in range(1, len(STORY)):
-        core, _ = replay(STORY[:cut])
+        core, _ = replay_vram(STORY[:cut])
         data = encode_state(core.state)
         assert encode_state(decode_state(data)) == data
         records = [Record(stimulus, tuple(core.on(stimulus))) for stimulus in STORY[cut:]]
-        assert encode_state(verify(records, data).state) == encode_state(core.state)
-        assert encode_state(replay(STORY[cut:], data)[0].state) == encode_state(core.state)
+        assert encode_state(verify_vram(records, data).state) == encode_state(core.state)
+        assert encode_state(replay_vram(STORY[cut:], data)[0].state) == encode_state(core.state)
 
 
 def test_what_is_no_snapshot_of_a_memory_core_is_refused() -> None:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from bus_schemas import faults
-from scheduler.vram.journal import decode_journal, decode_state, verify
+from scheduler.vram.journal import decode_journal, decode_state
 from tests.support.builder import Builder
 from tests.support.memory_device import MemoryDevice, memory_device
 from tests.support.node import Program, floats, increment
+from tests.support.replayed import verify_vram
 from wis.dtypes import DType
 from wooly.link import Flush
 
@@ -68,7 +69,7 @@ def test_three_sessions_of_a_device_each(tmp_path: Path) -> None:
         taken = device.memory.journal.take()
         assert taken is not None
         records, _ = decode_journal(taken.frames)
-        assert verify(records, taken.snapshot or b"").state == device.state
+        assert verify_vram(records, taken.snapshot or b"").state == device.state
         assert decode_state(taken.snapshot or b"").sessions == {}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from scheduler.vram import AllocationRequested, DeviceConfigured, Holds, SessionOpened, Stimulus, Vram
-from scheduler.vram.journal import Journal, decode_journal, verify
+from scheduler.vram.journal import Journal, decode_journal
 from services.server.executor import vram_journal
 from services.server.executor.vram_journal import VramJournal
+from tests.support.replayed import verify_vram
 
 
 class Core:
@@ -36,7 +37,7 @@ def check(core: Core, snapshot: bytes, frames: bytes, digest: bytes) -> None:
     for record in records:
         again.add(record.stimulus, record.decisions)
     assert again.digest == digest
-    assert verify(records, snapshot).state == core.vram.state
+    assert verify_vram(records, snapshot).state == core.vram.state
 
 
 def test_a_segment_in_parts() -> None:
