@@ -26,19 +26,11 @@ if TYPE_CHECKING:
     from wooly.api.answers import Waiting
 
 __all__ = [
-    "VerboseLink", "WaitingLine", "checked", "closed", "closed_text", "credits_text", "delayed", "opened", "opened_text", "say", "slow",
+    "VerboseLink", "WaitingLine", "checked", "closed", "closed_text", "delayed", "opened", "opened_text", "say", "slow",
     "switch_on", "waiting_text",
 ]  # fmt: skip
 
-_MICRO = 1_000_000
 _BILLING_S = 2.0
-
-
-def credits_text(micro: int) -> str:
-    """Micro-credits as credits, without trailing zeros: ``1.5``."""
-    whole, part = divmod(abs(micro), _MICRO)
-    text = f"{whole}.{part:06d}".rstrip("0").rstrip(".")
-    return f"-{text}" if micro < 0 else text
 
 
 def waiting_text(waiting: Waiting | None) -> str:

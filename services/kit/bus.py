@@ -235,7 +235,6 @@ class Bus:
         data: bytes,
         *,
         message_id: str | None = None,
-        expect_last_position: int | None = None,
         expect_last_on_subject: int | None = None,
         headers: Mapping[str, str] | None = None,
         deadline_s: float = 30.0,
@@ -244,16 +243,14 @@ class Bus:
 
         Sent again with the same message id every 2 s and after a reconnect until acknowledged: stored once. (The id must be unpredictable:
         a stream drops a message with a known id as a duplicate and acknowledges it, also when another client sent the first.) At most
-        ``window`` publishes are under way; order between concurrent ones is not kept. The expectations make it conditional: raises Conflict
-        when the stream (or the subject) has moved on. ``headers``: further JetStream headers. Raises BusUnavailable after ``deadline_s``,
-        BusRefused when the stream refuses.
+        ``window`` publishes are under way; order between concurrent ones is not kept. ``expect_last_on_subject``: raises Conflict when the
+        subject has moved on. ``headers``: further JetStream headers. Raises BusUnavailable after ``deadline_s``, BusRefused when the stream
+        refuses.
         """
         name = message_id or secrets.token_hex(12)
         sent = {NAME_HEADER: name, **(headers or {})}
         if self.seal is not None and is_fact(subject):
             sent[HEADER] = self.seal.make(subject, name, data)
-        if expect_last_position is not None:
-            sent["Nats-Expected-Last-Sequence"] = str(expect_last_position)
         if expect_last_on_subject is not None:
             sent["Nats-Expected-Last-Subject-Sequence"] = str(expect_last_on_subject)
         async with self._window:

@@ -32,7 +32,6 @@ class Flow:
     succ: tuple[tuple[int, ...], ...]
     pred: tuple[tuple[int, ...], ...]
     order: tuple[int, ...]  # reachable blocks in reverse postorder
-    idom: tuple[int | None, ...]
     ipdom: tuple[int | None, ...]
     endless: frozenset[int]  # reachable blocks from which no thread can end
     irreducible: tuple[tuple[int, int], ...]  # edges that enter a loop beside its head
@@ -56,7 +55,6 @@ def analyse(blocks: Sequence[Block]) -> Flow:
         succ,
         pred,
         tuple(order),
-        tuple(idom),
         tuple(ipdom),
         frozenset(set(order) - ending),
         irreducible,

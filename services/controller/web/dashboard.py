@@ -120,9 +120,7 @@ class Glance:
     devices: Sequence[DeviceRow]  #: the busiest
     devices_total: int
     sessions: Sequence[SessionRow]  #: the first
-    sessions_total: int
     queue: Sequence[TaskRow]  #: the first waiting tasks
-    queue_total: int
 
 
 def glance(view: ClusterView, measured: Sequence[Telemetry], scope: Scope, now_ns: int) -> Glance:
@@ -136,9 +134,7 @@ def glance(view: ClusterView, measured: Sequence[Telemetry], scope: Scope, now_n
         devices=_busiest(view, by_device, scope),
         devices_total=sum(len(node.registered.devices) for node in view.nodes.values() if node.lost is None),
         sessions=sessions,
-        sessions_total=sessions_total,
         queue=[task_row(view, task) for task in waiting[:_QUEUE]],
-        queue_total=len(waiting),
     )
 
 

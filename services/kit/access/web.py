@@ -49,7 +49,7 @@ from services.kit.problems import Handlers, refused
 __all__ = [
     "ANONYMOUS", "ANYONE", "CSRF_FIELD", "CSRF_HEADER", "HANDLERS", "PUBLIC", "AccessPlugin", "Proof", "audit_record", "check_form_token",
     "end_cookie", "identity_of", "login_flow_cookie", "permit", "proof_of", "relay_authorization", "session_cookie_header", "tenant_filter",
-    "tenant_of",
+
 ]  # fmt: skip
 
 ANONYMOUS = Identity("", "", "")
@@ -106,13 +106,6 @@ def tenant_filter(connection: Any, action: Action, wanted: str | None = None) ->
         permit(connection, action, tenant, field="tenant")
     elif not asking.may(action, ""):
         raise Forbidden(f"{asking.role} {asking.name} may not do this ({action})")
-    return tenant
-
-
-def tenant_of(connection: Any, action: Action, given: str | None = None, *, default: str = "default") -> str:
-    """The tenant of a new entity: ``given``, else one's own, else ``default``. Raises Forbidden."""
-    tenant = given if given is not None else (identity_of(connection).tenant or default)
-    permit(connection, action, tenant, field="tenant")
     return tenant
 
 

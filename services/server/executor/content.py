@@ -303,12 +303,6 @@ class Content:
 
     # -- accounts ------------------------------------------------------------------------------------------------------------------
 
-    def shares(self, session: str, handle: int) -> bool:
-        """Is this buffer's block shared with other buffers?"""
-        member = self._members.get(session)
-        block = member.held.get(handle) if member is not None else None
-        return block is not None and block.buffers > 1
-
     def sharing(self, session: str) -> bool:
         """Did the session opt in?"""
         return session in self._members

@@ -86,7 +86,6 @@ class Ready:
     buffers: tuple[tuple[int, bool], ...]
     external: tuple[int, ...]
     created: tuple[tuple[int, int], ...]
-    created_bytes: int
     scalars: int
     fresh: bool = True
     """Not executed yet."""
@@ -302,7 +301,7 @@ def _ready(prepared: Prepared, program: Program, verified: Verified) -> Ready:
     buffers = tuple((nbytes, kind == BufferKind.CREATED) for kind, nbytes in kinds_and_sizes if kind != BufferKind.TEMP)
     external = tuple(at for at, (_, new) in enumerate(buffers) if not new)
     created = tuple((at, nbytes) for at, (nbytes, new) in enumerate(buffers) if new)
-    return Ready(prepared, buffers, external, created, sum(nbytes for _, nbytes in created), program.n_scalars)
+    return Ready(prepared, buffers, external, created, program.n_scalars)
 
 
 def _check_digest(what: str, name: bytes, body: bytes) -> None:

@@ -15,7 +15,7 @@ from services.kit.access.access import Access
 from services.kit.access.rules import Identity
 from services.kit.access.tokens import RENEW_AFTER_S, SESSION_MAX_S, Token
 from services.kit.access.view import AccessView
-from services.kit.access.web import AccessPlugin, audit_record, check_form_token, permit, relay_authorization, tenant_filter, tenant_of
+from services.kit.access.web import AccessPlugin, audit_record, check_form_token, identity_of, permit, relay_authorization, tenant_filter
 
 SECRET = b"s" * 32
 COOKIE = "wooly_session"
@@ -47,7 +47,8 @@ async def task(request: Request[Any, Any, Any], of: Annotated[str, QueryParamete
 
 @post("/api/tasks", action="task.submit")
 async def submit(request: Request[Any, Any, Any], tenant: Annotated[str | None, QueryParameter()] = None) -> dict[str, Any]:
-    of = tenant_of(request, "task.submit", tenant)
+    of = tenant if tenant is not None else (identity_of(request).tenant or "default")
+    permit(request, "task.submit", of, field="tenant")
     fact = audit_record(request, "submit", "t1", "detail", tenant=of)
     assert isinstance(fact, ActionTaken) and fact.at_ns > 10**18
     return {"of": of, "by": fact.actor, "tenant": fact.tenant, "source": fact.source}

@@ -14,7 +14,6 @@ from wooly import __version__
 from wooly.cli import services
 from wooly.cli.group import COMMANDS, CommandError
 from wooly.cli.output import bytes_text
-from wooly.progress import credits_text
 
 PROGRAM = """wis 1
 scalars 1
@@ -224,8 +223,3 @@ def test_a_missing_platform_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_bytes_for_people(nbytes: int, text: str) -> None:
     assert bytes_text(nbytes) == text
-
-
-@pytest.mark.parametrize(("micro", "text"), [(0, "0"), (1, "0.000001"), (1_500_000, "1.5"), (-2_000_000, "-2"), (10_000_000, "10")])
-def test_credits_for_people(micro: int, text: str) -> None:
-    assert credits_text(micro) == text

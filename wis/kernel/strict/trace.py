@@ -26,7 +26,7 @@ _PARTNER: Final = {RegType.F32: RegType.I32, RegType.F64: RegType.I64, RegType.I
 
 
 class Value:
-    """What one op of a trace gives. Integers are signless; ``>>`` and ``<`` of integers are signed, see ``shr`` and ``below``."""
+    """What one op of a trace gives. Integers are signless; ``>>`` and ``<`` of integers are signed, see ``shr``."""
 
     __slots__ = ("number", "trace", "type")
 
@@ -116,18 +116,11 @@ class Value:
     def differs(self, other: Value | float) -> Value:
         return self._test("ne", other)
 
-    def below(self, other: Value | int) -> Value:
-        """Unsigned <."""
-        return self._test("lt_u", other)
-
     def sqrt(self) -> Value:
         return self._same("sqrt")
 
     def rint(self) -> Value:
         return self._same("rint")
-
-    def floor(self) -> Value:
-        return self._same("floor")
 
     def copysign(self, sign: Value) -> Value:
         return self._same("copysign", sign)
