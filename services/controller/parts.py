@@ -30,6 +30,7 @@ from services.controller.reconciler import Reconciler
 from services.controller.runs import Runs
 from services.controller.task_index import TaskIndex
 from services.controller.writer import Writer
+from services.kit.access import AccessView
 from services.kit.access.access import Access
 
 __all__ = ["Ask", "Parts", "parts_of"]
@@ -82,6 +83,11 @@ class Parts:
         """The view, with everything that is in the log now."""
         await self.projection.caught_up()
         return self.projection.view
+
+    async def fresh_access(self) -> AccessView:
+        """The same of tenants, users and keys."""
+        await self.projection.caught_up()
+        return self.projection.fold(AccessView)
 
 
 def parts_of(request: Ask) -> Parts:

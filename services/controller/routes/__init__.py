@@ -8,15 +8,19 @@ This module has what routes share: OpenAPI descriptions of parameters, and the p
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import Parameter
 
+from services.controller.presenters import Json
 from services.kit import problems as kit
 from services.kit.rest import Revision, revision_of
 
 __all__ = ["Limit", "Offset", "Name", "Search", "TaskId", "Revision", "problems", "revision_of", "page", "words"]
+
+T = TypeVar("T")
 
 Limit = Annotated[int, Parameter(ge=1, le=10_000, description="the most items to return")]
 Offset = Annotated[int, Parameter(ge=0, le=1 << 53, description="the number of items to skip")]
@@ -35,6 +39,6 @@ def words(search: str) -> tuple[str, ...]:
     return tuple(search.casefold().split())
 
 
-def page(items: list[Any], limit: int, offset: int) -> tuple[list[Any], int]:
-    """The part asked for, and how many there are."""
-    return items[offset : offset + limit], len(items)
+def page(items: list[T], limit: int, offset: int, answer: Callable[[T], Json]) -> Json:
+    """The part asked for, an ``answer`` for each item, and how many there are."""
+    return {"items": [answer(item) for item in items[offset : offset + limit]], "total": len(items)}

@@ -75,10 +75,8 @@ Moment = Annotated[str | None, Parameter(description="a time such as 2030-01-31T
 
 @get("/api/v1/tenants", summary="List the tenants that the caller may see", action="tenant.read", responses=problems())
 async def tenants(request: Ask, limit: Limit = 1_000, offset: Offset = 0) -> Json:
-    parts = parts_of(request)
-    await parts.projection.caught_up()
-    shown, total = page(visible_tenants(parts.projection.fold(AccessView), caller_of(request)), limit, offset)
-    return {"items": [tenant_answer(tenant) for tenant in shown], "total": total}
+    view = await parts_of(request).fresh_access()
+    return page(visible_tenants(view, caller_of(request)), limit, offset, tenant_answer)
 
 
 @get("/api/v1/tenants/{tenant:str}", summary="Get a tenant", action="tenant.read", responses=problems(404))
@@ -117,8 +115,7 @@ async def quotas(request: Ask, tenant: str | None = None, limit: Limit = 1_000, 
     parts, caller = parts_of(request), caller_of(request)
     await parts.projection.caught_up()
     uses = quota_uses(parts, lambda name: caller.may("tenant.read", name) and tenant in (None, name))
-    shown, total = page(uses, limit, offset)
-    return {"items": [quota_answer(use) for use in shown], "total": total}
+    return page(uses, limit, offset, quota_answer)
 
 
 @post(
@@ -135,10 +132,8 @@ async def erase_tenant(request: Ask, tenant: TenantId) -> Json:
 
 @get("/api/v1/users", summary="List the users that the caller may see", action="user.read", responses=problems())
 async def users(request: Ask, tenant: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
-    parts = parts_of(request)
-    await parts.projection.caught_up()
-    shown, total = page(visible_users(parts.projection.fold(AccessView), caller_of(request), tenant), limit, offset)
-    return {"items": [user_answer(user) for user in shown], "total": total}
+    view = await parts_of(request).fresh_access()
+    return page(visible_users(view, caller_of(request), tenant), limit, offset, user_answer)
 
 
 @get("/api/v1/users/{user:str}", summary="Get a user", action="user.read", responses=problems(404))
@@ -189,18 +184,15 @@ async def delete_totp(request: Ask, user: UserId) -> Json:
 
 @get("/api/v1/keys", summary="List the caller's keys; for admins also those of others", action="key.read", responses=problems())
 async def keys(request: Ask, tenant: str | None = None, user: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
-    parts = parts_of(request)
-    await parts.projection.caught_up()
-    view = parts.projection.fold(AccessView)
-    shown, total = page(visible_keys(view, caller_of(request), tenant=tenant, user=user), limit, offset)
-    return {"items": [key_answer(view, key, time.time_ns()) for key in shown], "total": total}
+    view = await parts_of(request).fresh_access()
+    found = visible_keys(view, caller_of(request), tenant=tenant, user=user)
+    return page(found, limit, offset, lambda key: key_answer(view, key, time.time_ns()))
 
 
 @get("/api/v1/keys/{key:str}", summary="Get a key, without its secret", action="key.read", responses=problems(404))
 async def key(request: Ask, key: KeyId) -> Json:
     parts = parts_of(request)
-    await parts.projection.caught_up()
-    return key_answer(parts.projection.fold(AccessView), parts.keys.seen(caller_of(request), key), time.time_ns())
+    return key_answer(await parts.fresh_access(), parts.keys.seen(caller_of(request), key), time.time_ns())
 
 
 @post("/api/v1/keys", summary="Create a key; only this answer contains its secret", action="key.write", responses=problems(409, 413))
@@ -252,18 +244,16 @@ async def audit(
     if action is not None and action not in AUDITED:
         raise Invalid("action", f"there is no action {action}; there are: {', '.join(sorted(AUDITED))}")
     from_ns, to_ns = _ns("after", after), _ns("before", before)
-    parts, caller = parts_of(request), caller_of(request)
-    await parts.projection.caught_up()
+    view = await parts_of(request).fresh_access()
     found = [
         done
-        for done in visible_actions(parts.projection.fold(AccessView), caller, actor=actor or "", action=action or "")
+        for done in visible_actions(view, caller_of(request), actor=actor or "", action=action or "")
         if (target is None or done.fact.target == target)
         and (tenant is None or done.fact.tenant == tenant)
         and (from_ns is None or done.fact.at_ns >= from_ns)
         and (to_ns is None or done.fact.at_ns < to_ns)
     ]
-    shown, total = page(found, limit, offset)
-    return {"items": [action_answer(done) for done in shown], "total": total}
+    return page(found, limit, offset, action_answer)
 
 
 Position = Annotated[int, Parameter(ge=0, le=1 << 53, description="only records behind this position of the log")]
@@ -285,8 +275,7 @@ async def audit_export(request: Ask, position: Position = 0, previous: Digest = 
     key = parts.audit_key
     if key is None:
         raise OutOfState("exports are signed, and this controller has no key: set WOOLY_AUDIT_KEY")
-    await parts.projection.caught_up()
-    found, complete = exported_actions(parts.projection.fold(AccessView), caller, position, limit)
+    found, complete = exported_actions(await parts.fresh_access(), caller, position, limit)
     about = {"version": 1, "after": position, "previous": previous, "complete": complete, "at": rfc3339(time.time_ns())}
     about |= {"by": caller.identity.name, "tenant": caller.identity.tenant or None}
 

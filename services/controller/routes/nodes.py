@@ -57,8 +57,7 @@ async def nodes(
         and all(word in f"{name}\n{node.registered.name}\n{node.registered.address}".lower() for word in words(search))
     ]
     found.sort(reverse=sort.startswith("-"))
-    shown, total = page(found, limit, offset)
-    return {"items": [_node_answer(request, parts, name) for _, name in shown], "total": total}
+    return page(found, limit, offset, lambda item: _node_answer(request, parts, item[1]))
 
 
 @get("/api/v1/nodes/{node:str}", summary="Get a node", action="node.read", responses=problems(404, 409))
@@ -140,8 +139,7 @@ async def groups(
         if (empty is None or empty is not bool(view.membership.members(name)))
         and all(word in f"{name}\n{view.groups[name].title if name in view.groups else ''}".lower() for word in words(search))
     ]
-    names, total = page(found, limit, offset)
-    return {"items": [_group_answer(request, parts, name) for name in names], "total": total}
+    return page(found, limit, offset, lambda name: _group_answer(request, parts, name))
 
 
 @get("/api/v1/groups/{group:str}", summary="Get a group", action="group.read", responses=problems(404))

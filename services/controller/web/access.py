@@ -99,8 +99,7 @@ async def users(request: Ask) -> Response[str]:
 
 async def _users(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     parts, caller = parts_of(request), caller_of(request)
-    await parts.projection.caught_up()
-    view = parts.projection.fold(AccessView)
+    view = await parts.fresh_access()
     listing = Listing.parse("/settings/users", request.query_params, sorts=("id", "role", "tenant"), default="id", filters=("role", "edit"))
     rows = [user_answer(user) for user in visible_users(view, caller)]
     shown, listing = _narrowed(rows, listing, ("id", "title", "tenant"), "role")
@@ -140,9 +139,9 @@ async def one_user(request: Ask, user: str) -> Response[str]:
 
 async def _user(request: Ask, user: str, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
     parts, caller = parts_of(request), caller_of(request)
-    await parts.projection.caught_up()
+    view = await parts.fresh_access()
     row = user_answer(parts.users.seen(caller, user))
-    tenants = [] if caller.identity.tenant else sorted(parts.projection.fold(AccessView).tenants)
+    tenants = [] if caller.identity.tenant else sorted(view.tenants)
     return settings_page(
         request, "settings/user.html", status=status, row=row, values=values, errors=errors, roles=_PEOPLE, tenants=tenants
     )
@@ -232,9 +231,7 @@ async def tenants(request: Ask) -> Response[str]:
 
 
 async def _tenants(request: Ask, values: Values, errors: dict[str, str], status: int = 200) -> Response[str]:
-    parts = parts_of(request)
-    await parts.projection.caught_up()
-    view = parts.projection.fold(AccessView)
+    view = await parts_of(request).fresh_access()
     listing = Listing.parse("/settings/tenants", request.query_params, sorts=("id", "title"), default="id", filters=())
     rows = [tenant_answer(tenant) for tenant in visible_tenants(view, caller_of(request))]
     shown, listing = _narrowed(rows, listing, ("id", "title"))
@@ -285,8 +282,7 @@ async def keys(request: Ask) -> Response[str]:
 async def _keys(request: Ask, values: Values, errors: dict[str, str], status: int = 200, secret: str = "") -> Response[str]:
     """``secret``: the text of a key that was just made; it is on this page only."""
     parts, caller = parts_of(request), caller_of(request)
-    await parts.projection.caught_up()
-    view = parts.projection.fold(AccessView)
+    view = await parts.fresh_access()
     listing = Listing.parse("/settings/keys", request.query_params, sorts=_KEY_SORTS, default="-issued", filters=("state",))
     rows = [key_answer(view, key, time.time_ns()) for key in visible_keys(view, caller)]
     shown, listing = _narrowed(rows, listing, ("id", "title", "tenant", "user", "node"), "state")
@@ -339,8 +335,7 @@ async def revoke_key(request: Ask, key: str) -> Response[Any]:
 async def audit(request: Ask) -> Response[str]:
     """The audit records that are kept, as far as the caller may read them."""
     parts, caller = parts_of(request), caller_of(request)
-    await parts.projection.caught_up()
-    access, tasks = parts.projection.fold(AccessView), parts.projection.view.tasks
+    access, tasks = await parts.fresh_access(), parts.projection.view.tasks
     listing = Listing.parse("/settings/audit", request.query_params, sorts=("at",), default="-at", filters=("action", "actor"))
     needle, chosen = listing.search.casefold(), {name: listing.filters.get(name, "") for name in ("action", "actor")}
     found = [
