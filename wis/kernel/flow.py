@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wis.kernel.limits import KERNEL_LIMITS
-from wis.kernel.model import Block, Cbr, Ret, Switch, Sync, successors
+from wis.kernel.model import Block, Ret, successors, terminator_reads
 
 __all__ = ["Flow", "Loop", "analyse", "definitely_assigned", "live_before", "is_ordered", "mask_of", "post_dominators"]
 
@@ -212,25 +212,25 @@ def definitely_assigned(blocks: Sequence[Block], flow: Flow, n_regs: int, given:
     return before
 
 
-def live_before(blocks: Sequence[Block], flow: Flow) -> list[int]:
-    """For every block without a call, the registers (as bits) whose values some path from its start reads."""
+def live_before(blocks: Sequence[Block], order: Sequence[int]) -> list[int]:
+    """For every block in ``order`` (all that are reachable; reverse postorder is quickest), without a call, the registers (as bits) whose
+    values some path from its start reads."""
     reads, writes = [], []
     for block in blocks:
         read = written = 0
         for op in block.code:
             read |= mask_of(op.ins) & ~written
             written |= mask_of(op.outs)
-        end = block.end
-        last = end.pred if isinstance(end, Cbr) else end.index if isinstance(end, Switch) else end.count if isinstance(end, Sync) else -1
-        reads.append(read | (1 << last & ~written if last >= 0 else 0))
+        reads.append(read | mask_of(terminator_reads(block.end)) & ~written)
         writes.append(written)
+    succ = [successors(block.end) for block in blocks]
     before = reads.copy()
     changed = True
     while changed:
         changed = False
-        for b in reversed(flow.order):
+        for b in reversed(order):
             after = 0
-            for c in flow.succ[b]:
+            for c in succ[b]:
                 after |= before[c]
             value = reads[b] | after & ~writes[b]
             if value != before[b]:

@@ -19,8 +19,8 @@ from wis.kernel.limits import KERNEL_LIMITS, KernelLimits
 __all__ = [
     "KERNEL_VERSION", "WARP", "SHARED_BASE", "LOCAL_BASE", "ADDRESS_SHIFT", "RegType", "Space", "Special", "Access", "Math", "Rounding",
     "Atomic", "Shuffle", "Vote", "Matrix", "Scope", "TrapKind", "BufferParam", "ScalarParam", "Shared", "Op", "Br", "Cbr", "Ret", "Bar",
-    "Sync", "Switch", "Call", "Terminator", "Block", "Function", "Kernel", "successors", "shared_offsets", "shared_bytes", "encode_kernel",
-    "decode_kernel",
+    "Sync", "Switch", "Call", "Terminator", "Block", "Function", "Kernel", "successors", "branch_register", "terminator_reads",
+    "shared_offsets", "shared_bytes", "encode_kernel", "decode_kernel",
 ]  # fmt: skip
 
 KERNEL_VERSION: Final = 2
@@ -314,6 +314,17 @@ def successors(end: Terminator) -> tuple[int, ...]:
     if isinstance(end, Switch):
         return tuple(dict.fromkeys((*end.targets, end.default)))
     return () if isinstance(end, Ret) else (end.target,)
+
+
+def branch_register(end: Terminator) -> int | None:
+    """The register that decides where a thread goes next; None: there is no choice."""
+    return end.pred if isinstance(end, Cbr) else end.index if isinstance(end, Switch) else None
+
+
+def terminator_reads(end: Terminator) -> tuple[int, ...]:
+    """The registers that a terminator reads; of a call, none."""
+    decides = end.count if isinstance(end, Sync) and end.count >= 0 else branch_register(end)
+    return () if decides is None else (decides,)
 
 
 SHARED_ALIGN: Final = 16

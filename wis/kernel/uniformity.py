@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from wis.kernel.flow import Flow, is_ordered, mask_of, post_dominators
-from wis.kernel.model import WARP, Access, Bar, BufferParam, Cbr, Kernel, Op, Space, Special, Switch, Sync
+from wis.kernel.model import WARP, Access, Bar, BufferParam, Kernel, Op, Space, Special, Sync, branch_register
 from wis.kernel.ops import BY_NAME, Sig, codes_of
 
 __all__ = ["Registers", "Uniformity", "uniformity", "warp_uniformity", "block_uniformity", "apart"]
@@ -111,8 +111,7 @@ def _anything(kernel: Kernel, flow: Flow) -> Uniformity:
 
 def _decides(kernel: Kernel, b: int, varying: int) -> bool:
     """Whether block b ends in a branch on a register of ``varying``."""
-    end = kernel.blocks[b].end
-    register = end.pred if isinstance(end, Cbr) else end.index if isinstance(end, Switch) else None
+    register = branch_register(kernel.blocks[b].end)
     return register is not None and bool(varying >> register & 1)
 
 

@@ -95,7 +95,7 @@ class Values:
 
     def __init__(self, kernel: Kernel, flow: Flow, facts: Facts, effort: Effort) -> None:
         self.kernel, self.flow, self.facts, self._effort = kernel, flow, facts, effort
-        self.live = live_before(kernel.blocks, flow)
+        self.live = live_before(kernel.blocks, flow.order)
         self.bits = [_BITS.get(RegType(t), 0) for t in kernel.regs]
         self.heads = {loop.head for loop in flow.loops}
         self.thresholds = _thresholds(kernel)

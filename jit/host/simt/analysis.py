@@ -18,9 +18,10 @@ from typing import Final
 import msgspec
 
 from jit.host.simt.shape import SAME, VECTOR, Fact, Gang, Same, Vector, join, lane_zeros, shape_of
+from wis.kernel.flow import live_before
 from wis.kernel.model import Bar, Block, Cbr, Kernel, Op, Ret, Switch, Sync, Terminator, successors
 
-__all__ = ["Analysis", "analyse", "bits_of", "judged", "liveness", "split_registers", "splits", "terminator_reads", "waits"]
+__all__ = ["Analysis", "analyse", "bits_of", "judged", "split_registers", "splits", "waits"]
 
 _STEPS_MAX: Final = 400_000
 """Work on where lanes wait after which the simplest answer is taken."""
@@ -37,14 +38,6 @@ def bits_of(mask: int) -> Iterator[int]:
 def waits(end: Terminator) -> bool:
     """Whether threads stop at this terminator until others have come."""
     return isinstance(end, Bar) or (isinstance(end, Sync) and not end.arrive)
-
-
-def terminator_reads(end: Terminator) -> tuple[int, ...]:
-    if isinstance(end, Cbr):
-        return (end.pred,)
-    if isinstance(end, Switch):
-        return (end.index,)
-    return (end.count,) if isinstance(end, Sync) and end.count >= 0 else ()
 
 
 @dataclass(slots=True)
@@ -71,7 +64,7 @@ class Analysis:
 
 def analyse(kernel: Kernel, gang: Gang) -> Analysis:
     """To a fixed point. Cost grows with blocks times pending blocks, in operations on sets."""
-    live = liveness(kernel)
+    live = live_before(kernel.blocks, range(len(kernel.blocks)))
     facts: list[Fact | None] = [None] * len(kernel.regs)
     while True:
         pending, mixed = _pending(kernel, facts)
@@ -81,35 +74,6 @@ def analyse(kernel: Kernel, gang: Gang) -> Analysis:
             break
     known = [fact or Fact(SAME, 0) for fact in facts]
     return Analysis(known, live, pending, mixed, entry, len(kernel.blocks))
-
-
-def liveness(kernel: Kernel) -> list[int]:
-    reads, writes = [], []
-    for block in kernel.blocks:
-        read = written = 0
-        for op in block.code:
-            for r in op.ins:
-                read |= (1 << r) & ~written
-            for r in op.outs:
-                written |= 1 << r
-        for r in terminator_reads(block.end):
-            read |= (1 << r) & ~written
-        reads.append(read)
-        writes.append(written)
-    live = list(reads)
-    succ = [successors(block.end) for block in kernel.blocks]
-    changed = True
-    while changed:
-        changed = False
-        for b in range(len(live) - 1, -1, -1):
-            after = 0
-            for s in succ[b]:
-                after |= live[s]
-            value = reads[b] | after & ~writes[b]
-            if value != live[b]:
-                live[b] = value
-                changed = True
-    return live
 
 
 def _needed(live: Sequence[int], pending: int, kernel: Kernel) -> int:
@@ -258,7 +222,7 @@ class _Sets:
 
 def split_registers(kernel: Kernel) -> Kernel:
     """The same kernel on more registers."""
-    live = liveness(kernel)
+    live = live_before(kernel.blocks, range(len(kernel.blocks)))
     if sum(mask.bit_count() for mask in live) > _NODES_MAX:
         return kernel
     sets = _Sets()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jit.host.emit.code import Code
-from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, split_registers, terminator_reads, waits
+from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, split_registers, waits
 from jit.host.simt.body import Body, special_name
 from jit.host.simt.control import Control
 from jit.host.simt.memory import Memory, Region
@@ -21,7 +21,19 @@ from jit.host.simt.runtime import DECLARATIONS, ENVIRONMENT_WORDS, JUDGE_WORDS, 
 from jit.host.simt.shape import Gang, Vector, gang_of
 from jit.kernels.launch import Dim3, KernelOptions
 from wis.dtypes import DType
-from wis.kernel.model import BufferParam, Kernel, RegType, Space, Special, Sync, TrapKind, shared_bytes, shared_offsets, successors
+from wis.kernel.model import (
+    BufferParam,
+    Kernel,
+    RegType,
+    Space,
+    Special,
+    Sync,
+    TrapKind,
+    shared_bytes,
+    shared_offsets,
+    successors,
+    terminator_reads,
+)
 from wis.kernel.ops import BY_CODE, Sig
 from wis.kernel.verify import VerifiedKernel
 

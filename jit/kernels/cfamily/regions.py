@@ -15,10 +15,10 @@ from typing import Final
 
 from jit.kernels.cfamily.warp import WARP_SIGS
 from wis.kernel.flow import Flow
-from wis.kernel.model import Bar, Cbr, Kernel, Op, Space, Special, Switch, Sync
+from wis.kernel.model import Bar, Kernel, Op, Space, Special, Sync, branch_register
 from wis.kernel.ops import BY_CODE, Sig
 
-__all__ = ["Regions", "VARYING_SPECIALS", "branch_register"]
+__all__ = ["Regions", "VARYING_SPECIALS"]
 
 VARYING_SPECIALS: Final = frozenset({Special.TID_X, Special.TID_Y, Special.TID_Z, Special.LANE, Special.WARP})
 _SPREADING: Final = frozenset({Sig.LOAD, Sig.BYTES_LOAD, Sig.ATOM}) | WARP_SIGS
@@ -129,11 +129,6 @@ class Regions:
         """Blocks that lead out to a lesser number than another block has."""
         most = max(found)
         return {b for b in found if any(c not in found and c < most for c in self.flow.succ[b])}
-
-
-def branch_register(end: object) -> int | None:
-    """The register that decides where threads go on."""
-    return end.pred if isinstance(end, Cbr) else end.index if isinstance(end, Switch) else None
 
 
 def _spreads(op: Op) -> bool:

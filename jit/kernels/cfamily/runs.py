@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from jit.kernels.cfamily.regions import VARYING_SPECIALS, Regions, branch_register
+from jit.kernels.cfamily.regions import VARYING_SPECIALS, Regions
 from jit.kernels.cfamily.warp import WARP_SIGS
-from wis.kernel.model import Kernel, Op, RegType, Sync
+from wis.kernel.model import Kernel, Op, RegType, terminator_reads
 from wis.kernel.ops import BY_CODE, Sig
 
 __all__ = ["Ask", "Once", "Place", "Run", "Steps", "Homes"]
@@ -174,10 +174,7 @@ class Homes:
             found.update(dict.fromkeys((*op.ins, *op.outs)))
         if run.ends:
             for b in run.unit:
-                end = self.kernel.blocks[b].end
-                decides = end.count if isinstance(end, Sync) and end.count >= 0 else branch_register(end)
-                if decides is not None:
-                    found[decides] = None
+                found.update(dict.fromkeys(terminator_reads(self.kernel.blocks[b].end)))
         return list(found)
 
     def places(self, run: Run) -> list[Place]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from wis.kernel.expand import form_of, in_place
-from wis.kernel.model import Block, Cbr, Kernel, Math, Op, RegType, Switch, Sync, Terminator, successors
+from wis.kernel.flow import live_before
+from wis.kernel.model import Block, Kernel, Math, Op, RegType, Terminator, successors
 from wis.kernel.ops import BY_CODE, KernelOp, Sig
 from wis.kernel.verify import TRAPPING, VerifiedKernel
 
@@ -76,41 +77,13 @@ def prepare(verified: VerifiedKernel) -> PreparedKernel:
     return PreparedKernel(kernel, tuple(blocks), len(verified.sites), lasting.bit_count(), _communicates(kernel))
 
 
-def _read_by(end: Terminator) -> tuple[int, ...]:
-    if isinstance(end, Cbr):
-        return (end.pred,)
-    if isinstance(end, Switch):
-        return (end.index,)
-    return (end.count,) if isinstance(end, Sync) and end.count >= 0 else ()
-
-
 def _live_out(blocks: Sequence[Block]) -> list[int]:
     """For every block the set (bit r: register r) of registers that are read after it before they are written."""
-    reads, writes = [], []
-    for block in blocks:
-        read = written = 0
-        for op in block.code:
-            for r in op.ins:
-                read |= (1 << r) & ~written
-            for r in op.outs:
-                written |= 1 << r
-        for r in _read_by(block.end):
-            read |= (1 << r) & ~written
-        reads.append(read)
-        writes.append(written)
-    live_in, live_out = list(reads), [0] * len(blocks)
-    changed = True
-    while changed:
-        changed = False
-        for b in range(len(blocks) - 1, -1, -1):
-            out = 0
-            for c in successors(blocks[b].end):
-                out |= live_in[c]
-            live_out[b] = out
-            into = reads[b] | (out & ~writes[b])
-            if into != live_in[b]:
-                live_in[b], changed = into, True
-    return live_out
+    before, after = live_before(blocks, range(len(blocks))), [0] * len(blocks)
+    for b, block in enumerate(blocks):
+        for c in successors(block.end):
+            after[b] |= before[c]
+    return after
 
 
 def _communicates(kernel: Kernel) -> bool:
