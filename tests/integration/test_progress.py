@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
 import socket
 import subprocess
 import sys
@@ -11,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.command import on_a_terminal
 from tests.support.node import Node
 from tests.support.stack import plain_environment
 
@@ -22,21 +21,7 @@ def errors_of(command: list[str], *, terminal: bool, **environment: str) -> str:
     env = plain_environment(**environment)
     if not terminal:
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False).stderr
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=theirs)
-    os.close(theirs)
-    said = b""
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # the terminal's other end is closed
-            break
-        if not part:
-            break
-        said += part
-    os.close(ours)
-    process.wait(120)
-    return said.decode()
+    return on_a_terminal(command, env, only_errors=True)[1]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

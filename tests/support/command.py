@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,9 +12,28 @@ from pathlib import Path
 from tests.support.node import until
 from tests.support.stack import plain_environment
 
-__all__ = ["Wooly", "command_in", "in_the_end"]
+__all__ = ["Wooly", "command_in", "in_the_end", "on_a_terminal"]
 
 Wooly = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def on_a_terminal(command: list[str], environment: dict[str, str], *, only_errors: bool = False) -> tuple[int, str]:
+    """Exit code, and what the terminal was sent: all three streams, or (``only_errors``) standard error are one."""
+    ours, theirs = pty.openpty()
+    rest = {"stdout": subprocess.DEVNULL} if only_errors else {"stdin": theirs, "stdout": theirs}
+    process = subprocess.Popen(command, stderr=theirs, env=environment, **rest)
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the terminal's other end is closed
+            break
+        if not part:
+            break
+        said += part
+    os.close(ours)
+    return process.wait(120), said.decode()
 
 
 def in_the_end(wooly: Wooly, *arguments: str, **environ: str) -> str:

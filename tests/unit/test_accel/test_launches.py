@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from jit.kernels.cfamily import Form
 from jit.library.writer import Made, Writer
 from tests.support.builder import Builder
 from tests.support.interpreted_device import InterpretedDevice
+from tests.unit.test_jit.conftest import interrupted
 from wis.dtypes import DType
 from wis.kernel.model import Access, RegType
 from wis.kernel.text import parse_kernel
@@ -183,22 +183,7 @@ def test_blocks_that_need_much_memory_run_some_at_a_time(monkeypatch: pytest.Mon
 
 def test_a_run_can_be_stopped_between_slices(opencl: Engine) -> None:
     b, kernels = counting(20_000, blocks=4_000)
-    outcome: list[BaseException | None] = []
-
-    def work() -> None:
-        try:
-            run(opencl, b, kernels, {})
-        except Interrupted as stopped:
-            outcome.append(stopped)
-        else:
-            outcome.append(None)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    while thread.is_alive():
-        opencl.interrupt()
-        thread.join(0.001)
-    assert isinstance(outcome[0], Interrupted)
+    assert isinstance(interrupted(opencl, lambda: run(opencl, b, kernels, {})), Interrupted)
     b, kernels, inputs = between_tensor_steps()
     assert run(opencl, b, kernels, inputs)[1].trap is None
 

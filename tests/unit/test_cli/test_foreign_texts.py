@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,6 +15,7 @@ import pytest
 
 import wooly.cli
 from bus_schemas.texts import TITLE_PATTERN, printable, title_of
+from tests.support.command import on_a_terminal
 from tests.support.stack import plain_environment
 from wooly.errors import from_fault
 
@@ -57,29 +55,10 @@ def controller() -> Iterator[str]:
         thread.join()
 
 
-def on_a_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
-    """Exit code, and what the terminal was sent."""
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "wooly.cli", *arguments]
-    environment = plain_environment(HOME=str(folder), TERM="xterm-256color", COLUMNS="4000", PYTHONPATH=":".join(sys.path))
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-    said = b""
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:  # the other end is closed
-            break
-        if not part:
-            break
-        said += part
-    os.close(ours)
-    return process.wait(60), said.decode()
-
-
 @pytest.mark.parametrize(("command", "code"), [("tasks", 0), ("nodes", 0), ("groups", 0), ("logs x", 2)])
 def test_a_listing_sends_no_command_to_the_terminal(tmp_path: Path, controller: str, command: str, code: int) -> None:
-    found, said = on_a_terminal(tmp_path, *command.split(), "--controller", controller)
+    environment = plain_environment(HOME=str(tmp_path), TERM="xterm-256color", COLUMNS="4000", PYTHONPATH=":".join(sys.path))
+    found, said = on_a_terminal([sys.executable, "-m", "wooly.cli", *command.split(), "--controller", controller], environment)
     assert found == code, said
     lines = _OURS.sub("", said).replace("\r\n", "\n")
     assert not [char for char in lines if char != "\n" and not char.isprintable()], ascii(lines)

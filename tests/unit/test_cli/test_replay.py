@@ -7,23 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.dispatch import DispatchConfig, Journal, Record
-from scheduler.model import Arrival, DeviceCosts, Tenant, simulate
+from scheduler.dispatch import Journal, Record
 from tests.support.command import Wooly
+from tests.support.dispatch_load import preempted_journal
 
 MS = 1_000_000
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """Of a virtual device: ``low`` (P3) runs batches of 30 ms one after another, ``high`` (P0) comes every 50 ms for 10."""
-    tenants = [Tenant("high", 0, close_after_ns=0), Tenant("low", 3, close_after_ns=0)]
-    arrivals = [Arrival("low", seq, 30 * MS, 30 * MS, after_seq=seq - 1) for seq in range(20)]
-    arrivals += [Arrival("high", seq, 10 * MS, 10 * MS, at_ns=(5 + 50 * seq) * MS) for seq in range(12)]
-    records = simulate(tenants, arrivals, DispatchConfig(), DeviceCosts()).records
-    path = tmp_path / "gpu0-00000001-00000000000001.journal"
-    path.write_bytes(frames(records))
-    return path
+    return preempted_journal(tmp_path)
 
 
 def frames(records: list[Record]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from jit.backends import create_engine
 from jit.engine import Engine, Launch
+from jit.errors import Interrupted
 from tests.support.builder import Builder
 from wis.dtypes import DType
 from wis.program import BufferKind, Operand
@@ -127,3 +129,21 @@ def _dtype_of(b: Builder, buffer: int) -> DType:
             if out.buffer == buffer:
                 return out.dtype
     raise AssertionError(f"buffer {buffer} changed although nothing writes it")
+
+
+def interrupted(engine: Engine, work: Callable[[], object]) -> BaseException | None:
+    """What ``work``, which the engine is told to stop until it ends, raises."""
+    outcome: list[BaseException | None] = [None]
+
+    def run() -> None:
+        try:
+            work()
+        except Interrupted as stopped:
+            outcome[0] = stopped
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while thread.is_alive():
+        engine.interrupt()
+        thread.join(0.001)
+    return outcome[0]

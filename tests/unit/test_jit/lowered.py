@@ -17,6 +17,7 @@ from jit.plan.fuse import fuse
 from jit.plan.group import Supported
 from tests.support.builder import Builder
 from tests.support.wis_run import decompose
+from tests.unit.test_jit.conftest import ulps
 from wis import reference
 from wis.dtypes import DType
 from wis.kernel.interpret import Launch, launch
@@ -25,7 +26,17 @@ from wis.program import BoundProgram, BufferKind, Scalar
 from wis.reference.access import immediate
 from wis.verify import verify
 
-__all__ = ["Buffers", "Runner", "formed_loops", "parameters", "interpreted", "run_by_kernels", "run_by_reference", "written_type"]
+__all__ = [
+    "Buffers",
+    "Runner",
+    "formed_loops",
+    "parameters",
+    "interpreted",
+    "run_by_kernels",
+    "run_by_reference",
+    "same_buffers",
+    "written_type",
+]
 
 Buffers = dict[int, npt.NDArray[Any]]
 Runner = Callable[[Lowered, tuple[int, int], list[Any]], None]
@@ -106,3 +117,14 @@ def run_by_reference(b: Builder, inputs: Buffers) -> dict[int, bytes]:
 def written_type(b: Builder, buffer: int) -> DType | None:
     """The element type under which a buffer is written."""
     return next((out.dtype for instr in b.bound().code for out in instr.outs if out.buffer == buffer), None)
+
+
+def same_buffers(b: Builder, got: dict[int, bytes], want: dict[int, bytes], most: float = 0.0) -> None:
+    """Every lasting buffer agrees, floats within ``most`` ulp. 0 and -0 agree, and so do NaNs of any payload."""
+    for n, wanted in want.items():
+        dtype = written_type(b, n)
+        if got[n] == wanted:
+            continue
+        assert dtype is not None and dtype.is_float, f"buffer {n}"
+        a, w = (np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype.numpy) for raw in (got[n], wanted))
+        assert ulps(a, w).max() <= most, f"buffer {n} ({dtype.text})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from jit.errors import BadBuffer, Interrupted, OutOfMemory, UnknownBackend
 from jit.host.engine import HostEngine
 from jit.memory import Capacity, SpaceMemory
 from tests.support.builder import Builder
-from tests.unit.test_jit.conftest import Check, run
+from tests.unit.test_jit.conftest import Check, interrupted, run
 from wis.dtypes import DType
 from wis.verify import Verified, verify
 from wis.views import expand
@@ -214,22 +213,7 @@ def test_interrupt_stops_a_run_between_phases_and_spares_the_next(host: Engine) 
     for _ in range(1500):
         b.emit("sort", [b.temp(F, (128, 128)), b.temp(DType.I64, (128, 128))], [x], (1, 0))
         b.emit("neg", x, [x])
-    outcome: list[BaseException | None] = []
-
-    def work() -> None:
-        try:
-            run(host, b, {})
-        except Interrupted as stopped:
-            outcome.append(stopped)
-        else:
-            outcome.append(None)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    while thread.is_alive():
-        host.interrupt()
-        thread.join(0.001)
-    assert isinstance(outcome[0], Interrupted)
+    assert isinstance(interrupted(host, lambda: run(host, b, {})), Interrupted)
     verified, scalars = doubled()
     space = host.open_space()
     space.alloc(1, 256)

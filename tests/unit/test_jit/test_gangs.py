@@ -17,8 +17,8 @@ from jit.plan.form import form
 from jit.plan.fuse import fuse
 from tests.support.builder import Builder
 from tests.support.wis_run import decompose
-from tests.unit.test_jit.conftest import Check, ulps
-from tests.unit.test_jit.lowered import Buffers, formed_loops, parameters, run_by_reference, written_type
+from tests.unit.test_jit.conftest import Check
+from tests.unit.test_jit.lowered import Buffers, formed_loops, parameters, run_by_reference, same_buffers
 from tests.unit.test_jit.lowered_programs import FOLDER, PROGRAMS, pinned, program
 from tests.unit.test_jit.programs import random_program
 from wis import reference
@@ -65,13 +65,7 @@ def run_by_gangs(b: Builder, inputs: Buffers) -> tuple[dict[int, bytes], int]:
 def agree(b: Builder, inputs: Buffers) -> int:
     want = run_by_reference(b, inputs)
     got, kernels = run_by_gangs(b, inputs)
-    for n, wanted in want.items():
-        dtype = written_type(b, n)
-        if got[n] == wanted:
-            continue
-        assert dtype is not None and dtype.is_float, f"buffer {n}"
-        a, w = (np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype.numpy) for raw in (got[n], wanted))
-        assert ulps(a, w).max() <= 0, f"buffer {n} ({dtype.text})"
+    same_buffers(b, got, want)
     return kernels
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from jit.kernels.lower import lower
 from tests.support.builder import Builder
-from tests.unit.test_jit.conftest import ulps
-from tests.unit.test_jit.lowered import Buffers, Runner, formed_loops, interpreted, run_by_kernels, run_by_reference, written_type
+from tests.unit.test_jit.lowered import Buffers, Runner, formed_loops, interpreted, run_by_kernels, run_by_reference, same_buffers
 from tests.unit.test_jit.lowered_programs import FOLDER, PROGRAMS, pinned, program
 from tests.unit.test_jit.programs import random_program
 from wis.dtypes import DType
@@ -19,13 +18,7 @@ def agree(b: Builder, inputs: Buffers, run: Runner, most: float = 0.0) -> int:
     """Compare every lasting buffer; returns how many kernels ran. 0 and -0 agree, and so do NaNs of any payload."""
     want = run_by_reference(b, inputs)
     got, kernels, _ = run_by_kernels(b, inputs, run)
-    for n, wanted in want.items():
-        dtype = written_type(b, n)
-        if got[n] == wanted:
-            continue
-        assert dtype is not None and dtype.is_float, f"buffer {n}"
-        a, w = (np.frombuffer(raw[: len(raw) // dtype.itemsize * dtype.itemsize], dtype.numpy) for raw in (got[n], wanted))
-        assert ulps(a, w).max() <= most, f"buffer {n} ({dtype.text})"
+    same_buffers(b, got, want, most)
     return kernels
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.device import link, switch_on
 from tests.support.loopback import LoopbackLink
-from wooly.link import Flush
 
 switch_on()
 
@@ -21,16 +20,6 @@ def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
-
-
-@pytest.fixture
-def flushes() -> Iterator[list[Flush]]:
-    """Every flush sent during the test."""
-    loopback: LoopbackLink = link()
-    loopback.flushes.clear()
-    loopback.keep = True
-    yield loopback.flushes
-    loopback.keep = False
 
 
 @pytest.fixture

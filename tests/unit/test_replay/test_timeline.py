@@ -8,26 +8,18 @@ from typing import Any
 
 import pytest
 
-from scheduler.dispatch import DispatchConfig, Journal
-from scheduler.model import Arrival, DeviceCosts, Tenant, simulate
 from scheduler.vram.state import SessionMemory, VramState
 from services.replay.answers import answer
 from services.replay.question import parse
 from services.replay.why import Grid, MemoryUse
+from tests.support.dispatch_load import preempted_journal
 
 MS = 1_000_000
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Path:
-    """``low`` (P3) runs batches of 30 ms one after another, ``high`` (P0) comes every 50 ms for 10 ms and stops it."""
-    tenants = [Tenant("high", 0, close_after_ns=0), Tenant("low", 3, close_after_ns=0)]
-    arrivals = [Arrival("low", seq, 30 * MS, 30 * MS, after_seq=seq - 1) for seq in range(20)]
-    arrivals += [Arrival("high", seq, 10 * MS, 10 * MS, at_ns=(5 + 50 * seq) * MS) for seq in range(12)]
-    records = simulate(tenants, arrivals, DispatchConfig(), DeviceCosts()).records
-    path, written = tmp_path / "gpu0-00000001-00000000000001.journal", Journal()
-    path.write_bytes(b"".join(written.add(record.stimulus, record.decisions) for record in records))
-    return path
+    return preempted_journal(tmp_path)
 
 
 def document_of(journal: Path, *more: str) -> dict[str, Any]:

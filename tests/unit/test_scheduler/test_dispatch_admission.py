@@ -21,7 +21,6 @@ from scheduler.dispatch import (
     Refuse,
     SessionClosed,
     SessionOpened,
-    Stimulus,
     Tick,
     Totals,
     explain,
@@ -31,15 +30,9 @@ from scheduler.dispatch import (
     totals,
 )
 from scheduler.errors import JournalError
+from tests.support.dispatch_load import after
 
 MS = 10**6
-
-
-def after(*stimuli: Stimulus, config: DispatchConfig | None = None) -> Dispatch:
-    dispatch = Dispatch(DispatchState(config=config or DispatchConfig()))
-    for stimulus in stimuli:
-        dispatch.on(stimulus)
-    return dispatch
 
 
 @pytest.mark.parametrize(

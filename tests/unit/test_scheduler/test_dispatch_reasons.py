@@ -8,7 +8,6 @@ from scheduler.dispatch import (
     FAULT,
     FIFO,
     TIMESLICE,
-    BatchArrived,
     ConfigChanged,
     Decision,
     Dispatch,
@@ -21,26 +20,15 @@ from scheduler.dispatch import (
     Reason,
     SessionClosed,
     SessionOpened,
-    Stimulus,
     Tick,
     explain,
     standing,
     totals,
 )
+from tests.support.dispatch_load import after, batch
 
 MS = 10**6
 ONE_PLACE = DispatchConfig(in_flight_max=1, in_flight_low_max=1)
-
-
-def after(*stimuli: Stimulus, config: DispatchConfig | None = None) -> Dispatch:
-    dispatch = Dispatch(DispatchState(config=config or DispatchConfig()))
-    for stimulus in stimuli:
-        dispatch.on(stimulus)
-    return dispatch
-
-
-def batch(at_ns: int, session: str, seq: int = 0) -> BatchArrived:
-    return BatchArrived(at_ns, session, 1, seq, 1)
 
 
 def launched(decisions: list[Decision]) -> list[str]:

@@ -8,12 +8,10 @@ import pytest
 from scheduler.dispatch import (
     FIFO,
     STRICT,
-    BatchArrived,
     ConfigChanged,
     Decision,
     Dispatch,
     DispatchConfig,
-    DispatchState,
     Launch,
     LaunchFinished,
     LaunchReturned,
@@ -28,20 +26,9 @@ from scheduler.dispatch import (
 from scheduler.dispatch.fair import virtual
 from scheduler.dispatch.flights import chain
 from scheduler.errors import StimulusError
-from tests.support.dispatch_load import backlog, steady
+from tests.support.dispatch_load import after, backlog, batch, steady
 
 MS = 10**6
-
-
-def after(*stimuli: Stimulus, config: DispatchConfig | None = None) -> Dispatch:
-    dispatch = Dispatch(DispatchState(config=config or DispatchConfig()))
-    for stimulus in stimuli:
-        dispatch.on(stimulus)
-    return dispatch
-
-
-def batch(at_ns: int, session: str, seq: int = 0) -> BatchArrived:
-    return BatchArrived(at_ns, session, 1, seq, 1)
 
 
 def finished(at_ns: int, session: str, seq: int, wall_ns: int) -> LaunchFinished:

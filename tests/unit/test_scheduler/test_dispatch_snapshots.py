@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from scheduler.dispatch import (
-    BatchArrived,
     Dispatch,
     DispatchConfig,
     DispatchState,
@@ -27,21 +26,10 @@ from scheduler.dispatch import (
 )
 from scheduler.dispatch.fair import virtual
 from scheduler.dispatch.state import Flight, SessionState, Waiting
-from tests.support.dispatch_load import steady
+from tests.support.dispatch_load import after, batch, steady
 
 MS = 10**6
 ONE_PLACE = DispatchConfig(in_flight_max=1, in_flight_low_max=1)
-
-
-def after(*stimuli: Stimulus, config: DispatchConfig | None = None) -> Dispatch:
-    dispatch = Dispatch(DispatchState(config=config or DispatchConfig()))
-    for stimulus in stimuli:
-        dispatch.on(stimulus)
-    return dispatch
-
-
-def batch(at_ns: int, session: str, seq: int = 0) -> BatchArrived:
-    return BatchArrived(at_ns, session, 1, seq, 1)
 
 
 def not_zero(record: object) -> dict[str, Any]:
