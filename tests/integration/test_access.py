@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import itertools
 import json
 import re
@@ -12,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import pytest
 
@@ -28,31 +27,12 @@ from services.kit.access.errors import Unauthenticated
 from services.kit.access.tokens import Token, make_key, write_token
 from services.kit.bus import Bus, connect
 from services.kit.nats_server import NatsServer
+from tests.support.door import ADMIN, Door
 from tests.support.plane import Controller, Plane, wait_until
-from tests.support.secured import PASSWORD, Reply, ask
+from tests.support.secured import PASSWORD
 
-ADMIN = make_key().text
 FORM = "application/x-www-form-urlencoded"
-_addresses = itertools.count(1)
-
-
-class Door:
-    """Asks from an address of its own, so that one test's failures do not count in the next."""
-
-    def __init__(self, url: str, address: str = "") -> None:
-        parts = urlsplit(url)
-        self.address = address or f"198.51.100.{next(_addresses)}"
-        self.connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
-
-    def __call__(self, method: str, path: str, body: Any = None, key: str = "", **headers: str) -> Reply:
-        sent = {"X_Forwarded_For": self.address, **({"Authorization": f"Bearer {key}"} if key else {}), **headers}
-        return ask(self.connection, method, path, body, **sent)
-
-    def log_in(self, user: str, password: str = PASSWORD) -> dict[str, str]:
-        """The headers of a new session."""
-        found = self("POST", "/api/v1/session", {"user": user, "password": password})
-        assert found.status == 200, found.body
-        return {"Cookie": found.headers["Set-Cookie"].partition(";")[0], "X_CSRF_Token": found.json["csrf_token"]}
+_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +45,6 @@ def plane() -> Iterator[Plane]:
             body = {"id": user, "role": role, "tenant": tenant, "password": PASSWORD}
             assert door("POST", "/api/v1/users", body, ADMIN).status == 201
         yield plane
-
-
-@pytest.fixture
-def door(plane: Plane) -> Iterator[Door]:
-    found = Door(plane.controller.url)
-    yield found
-    found.connection.close()
 
 
 def new_key(door: Door, maker: str = ADMIN, **wanted: Any) -> tuple[str, str]:
@@ -473,8 +446,8 @@ def test_a_flood_of_wrong_secrets_does_not_stop_the_service(plane: Plane, door: 
 
     def guess() -> None:
         while not stop.is_set():
-            one = Door(plane.controller.url, address=f"203.0.113.{next(_addresses) % 250}")
-            seen.append(one("POST", "/api/v1/session", {"user": f"u{next(_addresses)}", "password": "guess guess guess"}).status)
+            one = Door(plane.controller.url, address=f"203.0.113.{next(_numbers) % 250}")
+            seen.append(one("POST", "/api/v1/session", {"user": f"u{next(_numbers)}", "password": "guess guess guess"}).status)
             one.connection.close()
 
     threads = [threading.Thread(target=guess) for _ in range(12)]

@@ -3,25 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.support.plane import Plane, registered
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[Plane]:
-    """One controller for tests that do not disturb each other: each uses groups of its own."""
-    with Plane() as running:
-        yield running
-
-
-def submit(plane: Plane, **body: Any) -> Any:
-    answer = plane.controller.ask("POST", "/api/v1/tasks", {"required_vram_mb": 1024, **body})
-    assert answer.status in (200, 201, 202), answer.body
-    return answer.json
 
 
 def refused(plane: Plane, **body: Any) -> Any:
@@ -35,7 +21,7 @@ def test_a_placement_says_why_here_and_why_not_there(plane: Plane) -> None:
     plane.register("why-b", gib=(10, 10), groups=("why",))
     plane.register("why-c", gib=(10,), groups=("why-other",))
     plane.measure("why-b", 0, utilization=90, starvation=70)
-    task = submit(plane, id="why-1", groups=["why"], required_vram_mb=2048)
+    task = plane.controller.submit(id="why-1", groups=["why"], required_vram_mb=2048)
     assert (task["node"], task["gpus"], task["state"]) == ("why-b", [1], "queued")
     placement = plane.controller.get("/api/v1/placements/why-1")
     assert placement == task["placement"]
@@ -90,7 +76,7 @@ def test_what_no_physical_memory_holds_may_still_be_swapped(plane: Plane) -> Non
     body = {"required_vram_mb": 6 << 20, "groups": ["ever"]}
     fixed = plane.controller.ask("POST", "/api/v1/tasks", {**body, "noswap": True})
     assert (fixed.status, fixed.json["errors"][0]["field"]) == (400, "required_vram_mb") and "physical" in fixed.json["detail"]
-    assert submit(plane, **body)["node"] == "ever-a"
+    assert plane.controller.submit(**body)["node"] == "ever-a"
     plane.controller.ask("PUT", "/api/v1/nodes/ever-a/config", {"drained": True})
 
 
@@ -145,7 +131,7 @@ def test_overcommit_precedence_is_node_then_stored_then_environment(plane: Plane
     assert schedulable() == 10 * 1024
     plane.controller.ask("PUT", "/api/v1/nodes/over-a/config", {"overcommit_vram_percent": None})
     assert schedulable() == 15 * 1024
-    assert submit(plane, groups=["over"], required_vram_mb=12 * 1024)["node"] == "over-a"
+    assert plane.controller.submit(groups=["over"], required_vram_mb=12 * 1024)["node"] == "over-a"
     noswap = refused(plane, groups=["over"], required_vram_mb=3 * 1024 + 1, noswap=True)
     assert "1 device with too little free VRAM (over-a-name, GPU 0: needs 3073 MiB" in noswap["detail"]
     plane.controller.ask("PUT", "/api/v1/config", {"default_vram_overcommit_percent": None})
@@ -154,7 +140,7 @@ def test_overcommit_precedence_is_node_then_stored_then_environment(plane: Plane
 
 def test_a_drained_node_takes_no_new_task(plane: Plane) -> None:
     plane.register("drain-a", groups=("drain",))
-    submit(plane, id="drain-1", groups=["drain"])
+    plane.controller.submit(id="drain-1", groups=["drain"])
     drained = plane.controller.ask("PUT", "/api/v1/nodes/drain-a/config", {"drained": True})
     assert drained.json["state"] == "drained"
     body = refused(plane, groups=["drain"])
@@ -162,13 +148,13 @@ def test_a_drained_node_takes_no_new_task(plane: Plane) -> None:
     assert "drained (" in body["detail"] and "drain-a-name: the node is drained: it takes no new tasks" in body["detail"]
     assert plane.controller.get("/api/v1/tasks/drain-1")["state"] == "queued"
     plane.controller.ask("PUT", "/api/v1/nodes/drain-a/config", {"drained": False})
-    assert submit(plane, groups=["drain"])["node"] == "drain-a"
+    assert plane.controller.submit(groups=["drain"])["node"] == "drain-a"
 
 
 def test_exclusive_and_several_gpus(plane: Plane) -> None:
     plane.register("multi-a", gib=(10, 10, 10), groups=("multi",))
     plane.register("multi-b", gib=(10,), groups=("multi",))
-    two = submit(plane, groups=["multi"], gpu_count=2, gpu_mode="Exclusive")
+    two = plane.controller.submit(groups=["multi"], gpu_count=2, gpu_mode="Exclusive")
     assert (two["node"], two["gpus"]) == ("multi-a", [0, 1])
     body = refused(plane, groups=["multi"], gpu_count=2)
     reasons = {(r["node"], r["gpu"]): r["reason"] for r in body["refusals"] if r["node"].startswith("multi-")}
@@ -178,8 +164,8 @@ def test_exclusive_and_several_gpus(plane: Plane) -> None:
         ("multi-a", 2): "gpu_count",
         ("multi-b", 0): "gpu_count",
     }
-    submit(plane, groups=["multi"], required_vram_mb=1)
-    submit(plane, groups=["multi"], required_vram_mb=1)
+    plane.controller.submit(groups=["multi"], required_vram_mb=1)
+    plane.controller.submit(groups=["multi"], required_vram_mb=1)
     body = refused(plane, groups=["multi"], gpu_mode="Exclusive")
     assert "exclusive_conflict" in [refusal["reason"] for refusal in body["refusals"]]
     assert "in use, while the task wants one for itself" in body["detail"]
@@ -229,7 +215,7 @@ def test_what_is_not_there_is_404(plane: Plane, path: str) -> None:
 def test_lists_have_pages_and_filters(plane: Plane) -> None:
     plane.register("page-a", groups=("page",))
     for number in range(5):
-        submit(plane, id=f"page-{number}", groups=["page"], required_vram_mb=1, tenant="page-tenant")
+        plane.controller.submit(id=f"page-{number}", groups=["page"], required_vram_mb=1, tenant="page-tenant")
     page = plane.controller.get("/api/v1/tasks?tenant=page-tenant&limit=2&offset=1")
     assert ([item["id"] for item in page["items"]], page["total"]) == (["page-3", "page-2"], 5)
     assert plane.controller.get("/api/v1/tasks?node=page-a&state=completed")["total"] == 0
@@ -256,7 +242,7 @@ def test_openapi_describes_every_route_and_the_body_limits(plane: Plane) -> None
 def test_metrics_are_prometheus_text(plane: Plane) -> None:
     plane.register("metric-a", gib=(10,), groups=("metric",))
     plane.measure("metric-a", utilization=37)
-    submit(plane, groups=["metric"], required_vram_mb=1024)
+    plane.controller.submit(groups=["metric"], required_vram_mb=1024)
     text = plane.controller.ask("GET", "/metrics").body.decode()
     assert 'wooly_device_utilization_percent{gpu="0",node="metric-a"} 37.0' in text
     assert 'wooly_device_vram_promised_bytes{gpu="0",node="metric-a"} 1.073741824e+09' in text

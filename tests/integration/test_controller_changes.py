@@ -8,7 +8,6 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -30,34 +29,9 @@ from bus_schemas.events import (
 from bus_schemas.session import EndTask, SetPriority
 from bus_schemas.subjects import node_requests
 from services.kit.bus import connect
-from tests.support.plane import GIB, Answer, Plane, wait_until
+from tests.support.plane import GIB, Plane, wait_until
 from wooly.cli.group import CommandError, app
 from wooly.errors import ApiError
-
-
-@pytest.fixture(scope="module")
-def plane() -> Iterator[Plane]:
-    """One controller for tests that do not disturb each other: each uses nodes and groups of its own."""
-    with Plane() as running:
-        yield running
-
-
-def submit(plane: Plane, **body: Any) -> Any:
-    answer = plane.controller.ask("POST", "/api/v1/tasks", {"required_vram_mb": 1024, **body})
-    assert answer.status in (200, 201, 202), answer.body
-    return answer.json
-
-
-def ask_at(plane: Plane, method: str, path: str, revision: object, body: Any = None) -> Answer:
-    data = None if body is None else json.dumps(body).encode()
-    headers = {"Content-Type": "application/json", "If-Match": str(revision)}
-    request = urllib.request.Request(plane.controller.url + path, data=data, method=method, headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return Answer(answer.status, answer.read(), answer.headers.get_content_type())
-    except urllib.error.HTTPError as error:
-        with error:
-            return Answer(error.code, error.read(), error.headers.get_content_type())
 
 
 def log_of(plane: Plane, subject: str) -> list[list[Event]]:
@@ -96,15 +70,15 @@ def test_a_group_lives_from_empty_to_deleted(plane: Plane) -> None:
     assert (made.json["nodes"], made.json["title"]) == ([], "New ones")
     assert [item["id"] for item in plane.controller.get("/api/v1/groups?empty=true&q=grp")["items"]] == ["grp-new"]
     assert plane.controller.ask("POST", "/api/v1/groups", {"id": "grp-new"}).status == 409
-    put = ask_at(plane, "PUT", "/api/v1/groups/grp-new", made.json["revision"], {"nodes": ["grp-a"]})
+    put = plane.controller.ask("PUT", "/api/v1/groups/grp-new", {"nodes": ["grp-a"]}, revision=made.json["revision"])
     assert (put.status, put.json["nodes"], put.json["title"]) == (200, ["grp-a"], "New ones")
     assert plane.controller.get("/api/v1/nodes/grp-a")["groups"] == ["grp-new"]
-    assert submit(plane, groups=["grp-new"])["node"] == "grp-a"
-    stale = ask_at(plane, "PUT", "/api/v1/groups/grp-new", made.json["revision"], {"title": "too late"})
+    assert plane.controller.submit(groups=["grp-new"])["node"] == "grp-a"
+    stale = plane.controller.ask("PUT", "/api/v1/groups/grp-new", {"title": "too late"}, revision=made.json["revision"])
     assert (stale.status, stale.media_type, stale.json["errors"][0]["field"]) == (409, "application/problem+json", "If-Match")
     assert stale.json["revision"] == put.json["revision"]
-    assert ask_at(plane, "DELETE", "/api/v1/groups/grp-new", made.json["revision"]).status == 409
-    assert ask_at(plane, "DELETE", "/api/v1/groups/grp-new", put.json["revision"]).status == 204
+    assert plane.controller.ask("DELETE", "/api/v1/groups/grp-new", revision=made.json["revision"]).status == 409
+    assert plane.controller.ask("DELETE", "/api/v1/groups/grp-new", revision=put.json["revision"]).status == 204
     assert plane.controller.ask("GET", "/api/v1/groups/grp-new").status == 404
     assert plane.controller.get("/api/v1/nodes/grp-a")["groups"] == []
     assert plane.controller.get("/api/v1/groups/grp-own")["declared_by"] == ["grp-b"]
@@ -123,16 +97,16 @@ def test_a_member_that_is_no_node_is_refused_by_field(plane: Plane) -> None:
 
 def test_a_waiting_task_says_why_goes_ahead_and_leaves(plane: Plane) -> None:
     plane.register("wait-a", gib=(2,), groups=("wait",))
-    holder = submit(plane, groups=["wait"], required_vram_mb=2048)
-    first = submit(plane, id="wait-1", groups=["wait"], required_vram_mb=1500, queue=True, priority=3)
-    second = submit(plane, id="wait-2", groups=["wait"], required_vram_mb=1500, queue=True, priority=3)
+    holder = plane.controller.submit(groups=["wait"], required_vram_mb=2048)
+    first = plane.controller.submit(id="wait-1", groups=["wait"], required_vram_mb=1500, queue=True, priority=3)
+    second = plane.controller.submit(id="wait-2", groups=["wait"], required_vram_mb=1500, queue=True, priority=3)
     assert (first["state"], first["node"], second["node"]) == ("queued", None, None)
     why = plane.controller.get("/api/v1/tasks/wait-2/waiting")
     assert (why["place"], why["queue_length"], why["priority"]) == (2, 2, 3)
     assert holder["id"] in [task for remedy in why["remedies"] for task in remedy["tasks"]]
     moved = plane.controller.ask("PATCH", "/api/v1/tasks/wait-2", {"priority": 1})
     assert (moved.status, moved.json["priority"]) == (200, 1)
-    assert ask_at(plane, "PATCH", "/api/v1/tasks/wait-2", second["revision"], {"priority": 0}).status == 409
+    assert plane.controller.ask("PATCH", "/api/v1/tasks/wait-2", {"priority": 0}, revision=second["revision"]).status == 409
     assert plane.controller.get("/api/v1/tasks/wait-2/waiting")["place"] == 1
     cancelled = plane.controller.ask("POST", f"/api/v1/tasks/{holder['id']}/cancel")
     assert (cancelled.status, cancelled.json["state"], cancelled.json["reason"]) == (200, "cancelled", "cancelled by local")
@@ -151,11 +125,11 @@ def test_a_waiting_task_says_why_goes_ahead_and_leaves(plane: Plane) -> None:
 
 def test_who_waits_too_long_fails_by_its_own_wish(plane: Plane) -> None:
     plane.register("late-a", gib=(1,), groups=("late",))
-    submit(plane, groups=["late"])
+    plane.controller.submit(groups=["late"])
     body = {"id": "late-1", "groups": ["late"], "required_vram_mb": 1024, "queue_timeout_ms": 1}
     refused = plane.controller.ask("POST", "/api/v1/tasks", body)
     assert (refused.status, refused.json["errors"][0]["field"]) == (400, "queue_timeout_ms")
-    submit(plane, **body, queue=True)
+    plane.controller.submit(**body, queue=True)
     wait_until(lambda: plane.controller.get("/api/v1/tasks/late-1")["state"] == "failed")
     assert "queue timeout" in plane.controller.get("/api/v1/tasks/late-1")["reason"]
 
@@ -165,7 +139,7 @@ def test_a_tier_limits_the_tasks_of_a_tenant(plane: Plane) -> None:
     plane.publish("config", "tier", TierSet(1, "basic", 0, live_tasks=2), TierSet(1, "basic", 0, "crowd"))
     body = {"tenant": "crowd", "required_vram_mb": 1024, "queue": True, "groups": ["nowhere"]}
     for name in ("crowd-1", "crowd-2", "crowd-1"):
-        submit(plane, **body, id=name)
+        plane.controller.submit(**body, id=name)
     refused = plane.controller.ask("POST", "/api/v1/tasks", {**body, "id": "crowd-3"})
     assert (refused.status, refused.json["errors"][0]["field"]) == (429, "id")
     assert [refused.json[name] for name in ("quota", "limit", "used", "retry_after_ms")] == ["live_tasks", 2, 2, 5_000]
@@ -173,7 +147,7 @@ def test_a_tier_limits_the_tasks_of_a_tenant(plane: Plane) -> None:
     plane.controller.ask("POST", "/api/v1/tasks/crowd-1/cancel")
     alone = plane.controller.ask("POST", "/api/v1/tasks", {**body, "id": "crowd-3", "gpu_mode": "Exclusive"})
     assert (alone.status, alone.json["errors"][0]["field"]) == (400, "gpu_mode")
-    submit(plane, **body, id="crowd-3")
+    plane.controller.submit(**body, id="crowd-3")
 
 
 def test_a_task_is_placed_again_once_and_within_the_quotas(plane: Plane) -> None:
@@ -183,11 +157,11 @@ def test_a_task_is_placed_again_once_and_within_the_quotas(plane: Plane) -> None
     plane.register("res-other")
     body = {"tenant": "heir", "groups": ["res"]}
     again = "/api/v1/tasks/res-1/resume"
-    submit(plane, **body, id="res-1")
+    plane.controller.submit(**body, id="res-1")
     assert plane.controller.ask("POST", again).status == 409
     plane.publish("node", "res-a", NodeLost(time.time_ns(), "res-a", 1, "stopped"))
     assert plane.controller.get("/api/v1/tasks/res-1")["reason"] == "node lost"
-    submit(plane, **body, id="res-2", queue=True)
+    plane.controller.submit(**body, id="res-2", queue=True)
     refused = plane.controller.ask("POST", again)
     assert (refused.status, refused.json["quota"], refused.json["used"]) == (429, "live_tasks", 1)
     plane.controller.ask("POST", "/api/v1/tasks/res-2/cancel")
@@ -208,7 +182,7 @@ def test_a_task_of_the_only_node_waits_for_that_one() -> None:
     with Plane() as alone:
         for name in ("a", "b"):
             alone.register(name)
-        on = {name: submit(alone, id=name, required_vram_mb=8192)["node"] for name in ("one", "other")}
+        on = {name: alone.controller.submit(id=name, required_vram_mb=8192)["node"] for name in ("one", "other")}
         assert set(on.values()) == {"a", "b"}
         for name, node in on.items():
             alone.publish("session", f"s-{name}", SessionOpenedFact(time.time_ns(), f"s-{name}", "default", name, node, 0, 2, GIB))
@@ -225,7 +199,7 @@ def test_nodes_are_asked_until_their_facts_say_so(plane: Plane) -> None:
     """A cancelled task's session is ended, a changed priority reaches it: asked again while there is no answer."""
     plane.register("verb-a", groups=("verb",))
     for name in ("verb-1", "verb-2"):
-        submit(plane, id=name, groups=["verb"], priority=2)
+        plane.controller.submit(id=name, groups=["verb"], priority=2)
         plane.publish("session", f"s-{name}", SessionOpenedFact(time.time_ns(), f"s-{name}", "default", name, "verb-a", 0, 2, GIB))
     wait_until(lambda: plane.controller.get("/api/v1/tasks/verb-2")["state"] == "started")
     plane.controller.ask("POST", "/api/v1/tasks/verb-1/cancel")
@@ -276,14 +250,14 @@ def test_nodes_are_asked_until_their_facts_say_so(plane: Plane) -> None:
 def test_drain_and_resume_on_the_revision_seen(plane: Plane) -> None:
     plane.register("dr-a", groups=("dr",))
     seen = plane.controller.get("/api/v1/nodes/dr-a")["revision"]
-    drained = ask_at(plane, "POST", "/api/v1/nodes/dr-a/drain", seen)
+    drained = plane.controller.ask("POST", "/api/v1/nodes/dr-a/drain", revision=seen)
     assert [item["id"] for item in plane.controller.get("/api/v1/nodes?state=drained&group=dr&q=DR-A")["items"]] == ["dr-a"]
     assert plane.controller.get("/api/v1/nodes?state=ready&group=dr&sort=-name") == {"items": [], "total": 0}
     assert (drained.status, drained.json["state"]) == (200, "drained")
-    assert ask_at(plane, "POST", "/api/v1/nodes/dr-a/resume", seen).status == 409
-    assert ask_at(plane, "PUT", "/api/v1/nodes/dr-a/config", seen, {"overcommit_vram_percent": 9}).status == 409
-    assert ask_at(plane, "POST", "/api/v1/nodes/dr-a/resume", f'"{drained.json["revision"]}"').json["state"] == "ready"
-    assert ask_at(plane, "POST", "/api/v1/nodes/dr-a/drain", "yesterday").json["errors"][0]["field"] == "If-Match"
+    assert plane.controller.ask("POST", "/api/v1/nodes/dr-a/resume", revision=seen).status == 409
+    assert plane.controller.ask("PUT", "/api/v1/nodes/dr-a/config", {"overcommit_vram_percent": 9}, revision=seen).status == 409
+    assert plane.controller.ask("POST", "/api/v1/nodes/dr-a/resume", revision=f'"{drained.json["revision"]}"').json["state"] == "ready"
+    assert plane.controller.ask("POST", "/api/v1/nodes/dr-a/drain", revision="yesterday").json["errors"][0]["field"] == "If-Match"
     by = [event for events in log_of(plane, "wooly.evt.config.dr-a") for event in events if isinstance(event, ActionTaken)]
     assert [(action.action, action.detail) for action in by] == [("node.configure", "drained=1"), ("node.configure", "drained=unset")]
 
@@ -311,7 +285,7 @@ def test_tasks_are_searched_filtered_sorted_and_paged_on_the_server(plane: Plane
     plane.register("page-a", gib=(100,), groups=("page",))
     for number in range(7):
         body = {"id": f"page-{number}", "groups": ["page"], "title": f"Run {number % 2}", "priority": number % 3}
-        submit(plane, **body, required_vram_mb=100 + number, tenant="pagers")
+        plane.controller.submit(**body, required_vram_mb=100 + number, tenant="pagers")
 
     def ids(query: str) -> list[str]:
         return [item["id"] for item in plane.controller.get(f"/api/v1/tasks?tenant=pagers&{query}")["items"]]
@@ -376,8 +350,8 @@ def test_the_same_from_the_command_line(plane: Plane) -> None:
         return result.output
 
     assert wooly("groups", "create", "cli-g", "--title", "By hand", "--node", "cli-a") == "group cli-g: cli-a\n"
-    submit(plane, id="cli-1", groups=["cli-g"], queue=True)
-    submit(plane, id="cli-2", groups=["cli-g"], queue=True)
+    plane.controller.submit(id="cli-1", groups=["cli-g"], queue=True)
+    plane.controller.submit(id="cli-2", groups=["cli-g"], queue=True)
     assert wooly("tasks", "priority", "cli-2", "3") == "cli-2 has priority 3\n"
     assert "cli-g" in wooly("groups") and "By hand" in wooly("groups", "list")
     assert wooly("nodes", "drain", "cli-a") == "cli-a takes no new tasks; 1 still on it\n"

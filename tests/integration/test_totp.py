@@ -17,7 +17,8 @@ import pytest
 from bus_schemas.subjects import EVENTS_STREAM
 from services.kit.access.totp import accepted, code_at
 from services.kit.bus import connect
-from tests.integration.test_access import ADMIN, FORM, Door
+from tests.integration.test_access import FORM
+from tests.support.door import ADMIN, Door
 from tests.support.node import until
 from tests.support.plane import Plane
 from tests.support.secured import PASSWORD
@@ -36,13 +37,6 @@ def plane() -> Iterator[Plane]:
             body = {"id": user, "role": "member", "tenant": "acme", "password": PASSWORD}
             assert door("POST", "/api/v1/users", body, ADMIN).status == 201
         yield plane
-
-
-@pytest.fixture
-def door(plane: Plane) -> Iterator[Door]:
-    found = Door(plane.controller.url)
-    yield found
-    found.connection.close()
 
 
 def code_of(secret: str, late_steps: int = 0) -> str:

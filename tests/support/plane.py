@@ -73,16 +73,22 @@ class Controller:
     def log_tail(self) -> str:
         return self._log.read_text(errors="replace")[-4000:]
 
-    def ask(self, method: str, path: str, body: Any = None) -> Answer:
-        """``body``: bytes as they are, anything else as JSON."""
+    def ask(self, method: str, path: str, body: Any = None, revision: object = None) -> Answer:
+        """``body``: bytes as they are, anything else as JSON. ``revision``: that the change is based on."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data=data, method=method, headers={"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", **({} if revision is None else {"If-Match": str(revision)})}
+        request = urllib.request.Request(self.url + path, data=data, method=method, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return Answer(answer.status, answer.read(), answer.headers.get_content_type())
         except urllib.error.HTTPError as error:
             with error:
                 return Answer(error.code, error.read(), error.headers.get_content_type())
+
+    def submit(self, **body: Any) -> Any:
+        answer = self.ask("POST", "/api/v1/tasks", {"required_vram_mb": 1024, **body})
+        assert answer.status in (200, 201, 202), answer.body
+        return answer.json
 
     def get(self, path: str) -> Any:
         answer = self.ask("GET", path)

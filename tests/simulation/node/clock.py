@@ -6,7 +6,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-__all__ = ["Clock"]
+__all__ = ["Alarm", "Clock"]
 
 
 class Clock:
@@ -33,3 +33,22 @@ class Clock:
             self.now_ns, _, what, arguments = heappop(self._events)
             what(*arguments)
         return not self._events
+
+
+class Alarm:
+    """Calls ``ring`` at the time that ``due_ns`` named last."""
+
+    def __init__(self, clock: Clock, due_ns: Callable[[], int | None], ring: Callable[[], object]) -> None:
+        self._clock, self._due_ns, self._ring = clock, due_ns, ring
+        self._at_ns = -1
+
+    def set(self) -> None:
+        at_ns = self._due_ns()
+        if at_ns is not None and at_ns != self._at_ns:
+            self._at_ns = at_ns
+            self._clock.at(at_ns, self._rung, at_ns)
+
+    def _rung(self, at_ns: int) -> None:
+        if at_ns == self._at_ns:
+            self._at_ns = -1
+            self._ring()

@@ -27,7 +27,7 @@ from scheduler.vram import (
     SwappedIn,
     SwappedOut,
 )
-from tests.simulation.node.clock import Clock
+from tests.simulation.node.clock import Alarm, Clock
 from tests.simulation.node.draw import US, Batch, Scenario
 from tests.simulation.node.memory import AWAY, COMING, DEVICE, LEAVING, Buffer, Memory
 
@@ -115,14 +115,13 @@ class Executor:
         self._scenario = scenario
         self._random = random.Random(scenario.seed ^ 0x5EED)
         self._ask_vram = ask_vram
-        self._wakeup_ns = wakeup_ns
         self._report = report
         self._memory_freed = memory_freed
         self._slice = 0
         self._begun_ns = 0
         self._ends_ns = 0
         self._handling = False
-        self._alarm_ns = -1
+        self._alarm = Alarm(self.clock, wakeup_ns, lambda: self.vram(vram.Tick(self.clock.now_ns)))
 
     # -- from the server -----------------------------------------------------------------------------------------------------------
 
@@ -283,19 +282,8 @@ class Executor:
                 self._swap_in(decision)
             elif isinstance(decision, MemoryReady):
                 self._memory_freed(decision.session)
-        self._set_alarm()
+        self._alarm.set()
         return decisions
-
-    def _set_alarm(self) -> None:
-        at_ns = self._wakeup_ns()
-        if at_ns is not None and at_ns != self._alarm_ns:
-            self._alarm_ns = at_ns
-            self.clock.at(at_ns, self._alarm, at_ns)
-
-    def _alarm(self, at_ns: int) -> None:
-        if at_ns == self._alarm_ns:
-            self._alarm_ns = -1
-            self.vram(vram.Tick(self.clock.now_ns))
 
     def _swap_out(self, decision: SwapOut) -> None:
         """The buffers it has not used for longest, but none that its own waiting batch names when it gives up some for itself."""

@@ -11,7 +11,7 @@ from scheduler import dispatch as core
 from scheduler import vram
 from scheduler.vram import schedulable_bytes
 from tests.simulation.node import executor as device
-from tests.simulation.node.clock import Clock
+from tests.simulation.node.clock import Alarm, Clock
 from tests.simulation.node.draw import END, MS, Scenario, Script
 from tests.simulation.node.executor import Command, Executor, Report
 
@@ -44,11 +44,10 @@ class Shell:
         self.counts: Counter[str] = Counter()
         self.executor: Executor
         self._decide = decide
-        self._wakeup_ns = wakeup_ns
         self._random = random.Random(scenario.seed ^ 0xC11E)
         self._serial = 0
         self._launched: dict[tuple[str, int], Command] = {}
-        self._alarm_ns = -1
+        self._alarm = Alarm(self.clock, wakeup_ns, lambda: self._on(core.Tick(self.clock.now_ns, wake=True)))
         self._quotas: dict[str, tuple[int, bool]] = {}
         self._in_order: deque[tuple[Callable[..., None], tuple[object, ...]]] = deque()
 
@@ -188,19 +187,8 @@ class Shell:
                     self.clock.after(self.scenario.hop_ns, self.executor.command, Command(name, 0, 0))
                 case _:
                     pass
-        self._set_alarm()
+        self._alarm.set()
         return decisions
-
-    def _set_alarm(self) -> None:
-        at_ns = self._wakeup_ns()
-        if at_ns is not None and at_ns != self._alarm_ns:
-            self._alarm_ns = at_ns
-            self.clock.at(at_ns, self._alarm, at_ns)
-
-    def _alarm(self, at_ns: int) -> None:
-        if at_ns == self._alarm_ns:
-            self._alarm_ns = -1
-            self._on(core.Tick(self.clock.now_ns, wake=True))
 
     # -- reports -------------------------------------------------------------------------------------------------------------------
 
