@@ -42,6 +42,8 @@ OPTIONAL: Final = ("weight", "slice", "behind", "max", "shared", "swapped", "ten
 
 _MICRO: Final = 10**6
 _GIB: Final = 1 << 30
+_HIDDEN: Final = ("at_ns", "epoch", "running", "cores", "quotas")
+"""Fields of a measurement that the JSON of a device does not have."""
 _TITLE_CHARS: Final = 32
 
 
@@ -196,7 +198,7 @@ class _Screen:
     def as_json(self) -> list[dict[str, object]]:
         return [
             {
-                **{key: value for key, value in msgspec.to_builtins(_named(seen)).items() if key != "running"},
+                **{name: getattr(seen, name) for name in Telemetry.__struct_fields__ if name not in _HIDDEN},
                 "name": self._name(seen),
                 "tasks": [session_json(seen, session, self._prices) for session in sessions(seen)],
             }
@@ -221,26 +223,6 @@ class _Screen:
 
     def _name(self, seen: Telemetry) -> str:
         return self._names.get(seen.node, seen.node)
-
-
-class _Named(msgspec.Struct):
-    """A device's figures by name."""
-
-    node: str
-    gpu: int
-    window_ms: int
-    utilization_percent: int
-    starvation_percent: int
-    vram_total_bytes: int
-    vram_used_bytes: int
-    vram_reserved_bytes: int
-    vram_swapped_bytes: int
-    vram_shared_bytes: int
-    vram_saved_bytes: int
-
-
-def _named(seen: Telemetry) -> _Named:
-    return _Named(**{field: getattr(seen, field) for field in _Named.__struct_fields__})
 
 
 @click.command()
