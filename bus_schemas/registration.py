@@ -4,7 +4,7 @@ was issued for. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from bus_schemas.events import DeviceFact, KeyIssued, NodeRegistered
 from bus_schemas.subjects import is_token
 from bus_schemas.texts import title_of
 
-__all__ = ["CORES_MAX", "DEVICE_BYTES_MAX", "bounded"]
+__all__ = ["CORES_MAX", "DEVICE_BYTES_MAX", "bounded", "trusting"]
 
 CORES_MAX: Final = 1 << 20
 DEVICE_BYTES_MAX: Final = 1 << 50
@@ -34,6 +34,11 @@ def bounded(event: NodeRegistered, keys: Collection[KeyIssued] = ()) -> tuple[No
         if 0 <= device.index < _INDEX_MAX:
             devices.setdefault(device.index, replace(device, name=title_of(device.name), backend=title_of(device.backend)))
     return replace(event, devices=tuple(devices.values()), **texts), ""
+
+
+def trusting(domains: Sequence[tuple[str, ...]], tenant: str) -> tuple[str, ...]:
+    """The tenants of the trust domain of ``tenant``, in order; ``domains``: those that have several."""
+    return next((tuple(sorted(set(members))) for members in domains if tenant in members), (tenant,))
 
 
 def _refusal(event: NodeRegistered) -> str:

@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from bus_schemas.registration import trusting
 from scheduler.placement.states import PRIORITY_MAX
 
 __all__ = [
@@ -147,8 +148,7 @@ class Columns:
 def domain_number(domains: tuple[tuple[str, ...], ...], tenant: str) -> int:
     """Of a tenant's trust domain where ``domains`` have several tenants and every other tenant is its own: above 0, and the same for the
     same tenants everywhere."""
-    members = next((tuple(sorted(set(members))) for members in domains if tenant in members), (tenant,))
-    return _number(members)
+    return _number(trusting(domains, tenant))
 
 
 def trust_number(domains: tuple[tuple[str, ...], ...] | None) -> int:

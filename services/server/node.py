@@ -638,7 +638,7 @@ class Node:
             devices=devices,
             groups=info.groups,
             version=info.version,
-            domains=self._settings.trust.shared() if self._settings.executor_per_domain else None,
+            domains=self._settings.trust.domains if self._settings.executor_per_domain else None,
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

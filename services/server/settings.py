@@ -21,6 +21,7 @@ from blake3 import blake3
 
 from bus_schemas.limits import DOMAINS_MAX, GROUPS_MAX, NAME_CHARS_MAX
 from bus_schemas.quotas import QUOTAS
+from bus_schemas.registration import trusting
 from bus_schemas.subjects import node_id as derived_id
 from bus_schemas.subjects import token
 from scheduler.dispatch import POLICY_NAMES, STRICT, DispatchConfig
@@ -148,7 +149,7 @@ class Settings:
         backend = env.get("WOOLY_BACKEND") or "host"
         per_domain = bool(integer(env, "WOOLY_EXECUTOR_PER_DOMAIN"))
         trust = read_trust(env.get(TRUST_VARIABLE, ""))
-        if per_domain and max(len(trust.shared()), *map(len, trust.shared()), 0) > DOMAINS_MAX:
+        if per_domain and max(len(trust.domains), *map(len, trust.domains), 0) > DOMAINS_MAX:
             limit = f"at most {DOMAINS_MAX} groups, of at most {DOMAINS_MAX} tenants each"
             raise SettingError(f"{TRUST_VARIABLE}: {limit}, with WOOLY_EXECUTOR_PER_DOMAIN=1")
         model_cache_mb = 0 if per_domain else integer(env, "WOOLY_MODEL_CACHE_MB")
@@ -311,42 +312,36 @@ TRUST_VARIABLE = "WOOLY_DEDUP_TRUST"
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """``groups``: the domain of every tenant that is declared."""
+    """``domains``: the tenants of each domain that has several."""
 
-    groups: Mapping[str, str] = field(default_factory=dict)
+    domains: tuple[tuple[str, ...], ...] = ()
 
     def domain(self, tenant: str) -> str:
-        """The domain of a tenant's sessions. Never empty."""
-        return self.groups.get(tenant) or f"tenant {tenant}"
-
-    def shared(self) -> tuple[tuple[str, ...], ...]:
-        """The tenants of each domain that has several."""
-        return tuple(self.tenants(domain) for domain in sorted(set(self.groups.values())))
+        """The domain of a tenant's sessions. Never empty. Its name is made of all its members: who joins or leaves makes another domain,
+        which begins empty."""
+        members = trusting(self.domains, tenant)
+        return "group " + blake3(",".join(members).encode()).hexdigest()[:32] if len(members) > 1 else f"tenant {tenant}"
 
     def tenants(self, domain: str) -> tuple[str, ...]:
         """The tenants of a domain."""
-        return tuple(name for name, group in self.groups.items() if group == domain) or (domain.removeprefix("tenant "),)
+        return next((members for members in self.domains if self.domain(members[0]) == domain), (domain.removeprefix("tenant "),))
 
 
 def read_trust(text: str) -> Trust:
-    """What ``a,b;c,d`` declares; empty: nothing. Raises SettingError.
-
-    The name of a group is made of all its members: who joins or leaves makes another domain, which begins empty.
-    """
-    groups: dict[str, str] = {}
+    """What ``a,b;c,d`` declares; empty: nothing. Raises SettingError."""
+    domains: list[tuple[str, ...]] = []
     for part in text.split(";"):
-        members = sorted({name.strip() for name in part.split(",") if name.strip()})
+        members = tuple(sorted({name.strip() for name in part.split(",") if name.strip()}))
         if not members:
             continue
         if len(members) < 2:
             raise SettingError(f"{TRUST_VARIABLE}={text}: the group {part.strip()!r} has one tenant; name at least two, such as a,b;c,d")
-        name = "group " + blake3(",".join(members).encode()).hexdigest()[:32]
         for member in members:
             _check(text, member)
-            if member in groups:
+            if any(member in domain for domain in domains):
                 raise SettingError(f"{TRUST_VARIABLE}={text}: tenant {member} is in two groups; join the groups, or leave it in one")
-            groups[member] = name
-    return Trust(groups)
+        domains.append(members)
+    return Trust(tuple(sorted(domains, key=lambda members: Trust((members,)).domain(members[0]))))
 
 
 def _check(text: str, member: str) -> None:

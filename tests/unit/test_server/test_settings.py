@@ -89,7 +89,7 @@ def test_bad_values_are_named(key: str, value: str) -> None:
 @pytest.mark.parametrize("trust", [";".join(f"a{n},b{n}" for n in range(65)), ",".join(f"a{n}" for n in range(65))])
 def test_domains_that_devices_serve_one_at_a_time_are_few_enough_to_be_announced(trust: str) -> None:
     given = {"NODE_NAME": "n", "WOOLY_DEDUP_TRUST": trust}
-    assert Settings.from_environment(given).trust.shared()
+    assert Settings.from_environment(given).trust.domains
     with pytest.raises(SettingError, match="WOOLY_DEDUP_TRUST: at most 64 groups"):
         Settings.from_environment(given | {"WOOLY_EXECUTOR_PER_DOMAIN": "1"})
 
