@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
-from typing import Final, Literal
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal
 
 from billing.errors import BillingRequestError
 from billing.periods import DAY_NS
@@ -91,15 +91,20 @@ def csv_cell(text: str) -> str:
     return "'" + text if text.lstrip(" \u00a0\u3000")[:1] in _FORMULA else text
 
 
-def report_csv(report: CreditReport) -> str:
-    """The report as CSV, one header line, the total last. Credits are decimal with six places, exact."""
+def lines_csv(by: str, lines: Sequence[Any], names: Sequence[str]) -> str:
+    """Lines of a report as CSV, one header line; ``by``: what the key of a line is, ``names``: its other fields."""
     out = io.StringIO()
     writer = csv.writer(out)
-    names = [name for name in CreditLine.__struct_fields__ if name != "key" and not name.endswith("_micro")]
-    writer.writerow([report.by, *names])
-    for line in (*report.items, report.total):
+    writer.writerow([by, *names])
+    for line in lines:
         writer.writerow([csv_cell(line.key), *(getattr(line, name) for name in names)])
     return out.getvalue()
+
+
+def report_csv(report: CreditReport) -> str:
+    """The report as CSV, the total last. Credits are decimal with six places, exact."""
+    names = [name for name in CreditLine.__struct_fields__ if name != "key" and not name.endswith("_micro")]
+    return lines_csv(report.by, (*report.items, report.total), names)
 
 
 def amount_text(micro: int) -> str:

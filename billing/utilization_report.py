@@ -4,13 +4,11 @@ for charts. Pure.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from typing import Final
 
 from billing.projection import MINUTE_NS, BillingView
-from billing.report import check_grouping, credits_text, csv_cell, minutes_within, steps_within
+from billing.report import check_grouping, credits_text, lines_csv, minutes_within, steps_within
 from billing.utilization import Span
 from bus_schemas.utilization import BUSY, STATES, UtilizationBuckets, UtilizationLine, UtilizationReport, UtilizationSeries, percent_of
 
@@ -77,13 +75,8 @@ def _line(key: str, values: list[int]) -> UtilizationLine:
 
 def report_csv(report: UtilizationReport) -> str:
     """The report as CSV, one header line, the total last."""
-    out = io.StringIO()
-    writer = csv.writer(out)
     names = [name for name in UtilizationLine.__struct_fields__ if name != "key"]
-    writer.writerow([report.by, *names])
-    for line in (*report.items, report.total):
-        writer.writerow([csv_cell(line.key), *(getattr(line, name) for name in names)])
-    return out.getvalue()
+    return lines_csv(report.by, (*report.items, report.total), names)
 
 
 def utilization_series(
