@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import socket
 import ssl
 from collections import Counter
@@ -27,6 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from services.kit.errors import SettingError, StartError
 from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, plain_allowed, server_context
+from wooly.shared.files import more_files
 
 __all__ = ["BODY_BYTES_MAX", "SlowClientProtocol", "buffer_bodies", "parse_address", "serve", "Listener"]
 
@@ -251,15 +251,6 @@ class Tracked(Protocol):
     on_lost: Callable[[], None]
 
 
-def more_files() -> int:
-    """Let the process have as many files open as the system allows, 65,536 at most; how many that are."""
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    room = _FILES_MAX if most == resource.RLIM_INFINITY else min(_FILES_MAX, most)
-    if now != resource.RLIM_INFINITY and now < room:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (room, most))
-    return room
-
-
 class Listener:
     """Serves ``make()`` on each connection to ``bound``. Half of the process's files are for other things than connections."""
 
@@ -270,7 +261,7 @@ class Listener:
         self._bound = bound
         self._make = make
         self._context = context
-        self._max = min(_CONNECTIONS_MAX, more_files() // 2)
+        self._max = min(_CONNECTIONS_MAX, more_files(_FILES_MAX) // 2)
         self._open: Counter[str] = Counter()
         self._beginning: set[asyncio.Task[None]] = set()
         self._task = asyncio.get_running_loop().create_task(self._accept(), name="accept")

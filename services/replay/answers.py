@@ -194,7 +194,7 @@ class _Life:
             totals = (occupancy.busy_ns, occupancy.fed_ns)
             if step is not None:
                 unix_ns = step[0].at_ns + segment.unix_offset_ns
-                if question.from_ns <= unix_ns and (question.to_ns is None or unix_ns < question.to_ns):
+                if _within(unix_ns, question):
                     if not self.records:
                         self.recording.resume(core.state)
                     self.recording.take(step[0], step[1])

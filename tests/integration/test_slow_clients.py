@@ -165,7 +165,9 @@ def test_one_address_has_a_part_of_the_connections(tls: bool, tmp_path: Path, mo
 
 
 def test_a_service_takes_as_many_files_as_it_may() -> None:
-    program = "import resource; from services.kit.http import more_files; print(more_files(), resource.getrlimit(resource.RLIMIT_NOFILE))"
+    program = (
+        "import resource; from wooly.shared.files import more_files; print(more_files(1 << 16), resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
     command = ["prlimit", "--nofile=100:700", sys.executable, "-c", program]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[0] == "700 (700, 700)"
 

@@ -1,15 +1,16 @@
-"""Replacing a file in one step, and reading it again once it was replaced."""
+"""Replacing a file in one step, reading it again once it was replaced, and how many may be open."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-__all__ = ["Reread", "revision_of", "write_atomically"]
+__all__ = ["Reread", "more_files", "revision_of", "write_atomically"]
 
 T = TypeVar("T")
 
@@ -65,3 +66,12 @@ class Reread(Generic[T]):
             except (OSError, ValueError) as error:
                 logging.getLogger(__name__).warning("%s cannot be read, what it held before stays in use: %s", self._paths[0], error)
         return self._value
+
+
+def more_files(files_max: int) -> int:
+    """Let the process have as many files open as the system allows, at most ``files_max``; how many that are."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = files_max if most == resource.RLIM_INFINITY else min(files_max, most)
+    if now != resource.RLIM_INFINITY and now < room:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (room, most))
+    return room

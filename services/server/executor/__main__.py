@@ -6,7 +6,6 @@ import contextlib
 import faulthandler
 import gc
 import os
-import resource
 import socket
 import ssl
 import sys
@@ -32,6 +31,7 @@ from services.server.executor.quota_watch import QuotaWatch
 from services.server.executor.staging import Staging
 from services.server.model_cache_door import opens
 from services.server.settings import EXECUTOR_VARIABLE, ExecutorSettings
+from wooly.shared.files import more_files
 from wooly_server.cgroup import enter_cgroup
 from wooly_server.isolation import User
 from wooly_server.sandbox import enter, for_programs
@@ -44,6 +44,7 @@ _GC_THRESHOLDS: Final = (50_000, 20, 100)
 
 
 _FILES_MAX: Final = 16_384
+"""Half of them are for swapping, compilers, caches: connections must not use up the files that are needed to read swapped memory back."""
 _DEVICES: Final = ("/dev/dri/*", "/dev/kfd", "/dev/nvidia*")
 """Device files of GPUs: the executor keeps the groups that may use them."""
 
@@ -86,7 +87,13 @@ def main() -> int:
         return None if cache is None or domain is None else CachePort(cache, content, domain)
 
     data_port = DataPort(
-        staging, content, sockets, settings.data_host_advertised, open_cache=open_cache, tls=tls, connections_max=_file_room() // 2
+        staging,
+        content,
+        sockets,
+        settings.data_host_advertised,
+        open_cache=open_cache,
+        tls=tls,
+        connections_max=more_files(_FILES_MAX) // 2,
     )
     data_port.start()
     kept = settings.model_cache_state if cache is not None else ""
@@ -136,20 +143,10 @@ def _enter_sandbox(settings: ExecutorSettings) -> tuple[str, ...]:
         connect=devices,  # drivers do, to sockets of this machine
         execute=True,  # the compile process
         user=None if settings.user is None else User(*settings.user, groups),
-        files=_file_room(),
+        files=more_files(_FILES_MAX),
         processes=settings.limits.processes,
     )
     return (*enter(sandbox), *limits)
-
-
-def _file_room() -> int:
-    """How many files the process may have open, as many as the system lets it. Half of them are for swapping, compilers, caches:
-    connections must not use up the files that are needed to read swapped memory back."""
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    room = _FILES_MAX if most == resource.RLIM_INFINITY else min(_FILES_MAX, most)
-    if now != resource.RLIM_INFINITY and now < room:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (room, most))
-    return room
 
 
 def _tls(settings: ExecutorSettings) -> ssl.SSLContext | None:
