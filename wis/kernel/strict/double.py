@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from wis.kernel.model import RegType
+from wis.kernel.strict.exponential import logistic
 from wis.kernel.strict.trace import INF, NAN, Value, bits, fma, horner, numbers, real, sel
 
 __all__ = ["exp", "exp2", "log", "log2", "tanh", "sigmoid", "exp_near", "log_finite", "log_near"]
@@ -95,13 +96,7 @@ def exp2(x: Value) -> Value:
 
 def sigmoid(x: Value) -> Value:
     """As in f32."""
-    a = -abs(x)
-    e = _exp(sel(a < -746.0, -746.0, a))
-    total = e + 1.0
-    lost = e - (total - 1.0)
-    above = sel(x < 0.0, e, 1.0)
-    y = above / total
-    return fma(fma(-y, lost, fma(-y, total, above)), 1.0 - y, y)
+    return logistic(x, _exp, -746.0)
 
 
 def tanh(x: Value) -> Value:

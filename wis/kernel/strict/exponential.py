@@ -7,6 +7,7 @@ need no further addition.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from wis.kernel.model import RegType
@@ -109,8 +110,13 @@ def sigmoid(x: Value) -> Value:
     The sum's and the quotient's rounding errors are made good by one step: residue times 1 / (1 + e**x), which is 1 - y for negative x (for
     others it is less, so the step is only shorter).
     """
+    return logistic(x, _exp, -104.5)
+
+
+def logistic(x: Value, exp: Callable[[Value], Value], least: float) -> Value:
+    """``sigmoid`` by an ``exp`` of arguments from ``least`` on."""
     a = -abs(x)
-    e = _exp(sel(a < -104.5, -104.5, a))
+    e = exp(sel(a < least, least, a))
     total = e + 1.0
     lost = e - (total - 1.0)
     above = sel(x < 0.0, e, 1.0)

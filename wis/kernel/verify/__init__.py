@@ -36,7 +36,7 @@ from wis.kernel.flow import Flow, analyse, definitely_assigned, is_ordered
 from wis.kernel.inline import inline
 from wis.kernel.limits import KERNEL_LIMITS, KernelLimits
 from wis.kernel.matrix import COST
-from wis.kernel.model import Bar, Call, Cbr, Kernel, Ret, Space, Switch, Sync, Terminator, encode_kernel
+from wis.kernel.model import Bar, Call, Kernel, Ret, Space, Sync, encode_kernel, terminator_reads
 from wis.kernel.ops import Sig, codes_of
 from wis.kernel.uniformity import Uniformity, apart, block_uniformity, uniformity
 from wis.kernel.verify.memory import MEMORY_TYPES
@@ -242,20 +242,8 @@ def _check_defined(body: Body, flow: Flow, report: Report) -> None:
                     report("undefined", f"{body.place}block {b} op {i}", f"register {r} is not written on every path to here")
             for r in op.outs:
                 known |= 1 << r
-        reads = body.outs if isinstance(block.end, Ret) else _reads(block.end)
+        end = block.end
+        reads = body.outs if isinstance(end, Ret) else end.ins if isinstance(end, Call) else terminator_reads(end)
         for r in reads:
             if not known >> r & 1:
                 report("undefined", f"{body.place}block {b} end", f"register {r} is not written on every path to here")
-
-
-def _reads(end: Terminator) -> tuple[int, ...]:
-    match end:
-        case Cbr(pred, _, _):
-            return (pred,)
-        case Switch(index, _, _):
-            return (index,)
-        case Sync(_, _, count, _) if count >= 0:
-            return (count,)
-        case Call(_, ins, _, _):
-            return ins
-    return ()

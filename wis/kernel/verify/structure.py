@@ -12,7 +12,6 @@ from wis.kernel.model import (
     KERNEL_VERSION,
     Access,
     Call,
-    Cbr,
     Kernel,
     Math,
     RegType,
@@ -22,6 +21,7 @@ from wis.kernel.model import (
     Terminator,
     shared_bytes,
     successors,
+    terminator_reads,
 )
 from wis.kernel.ops import BY_CODE
 from wis.kernel.verify.memory import MEMORY_TYPES
@@ -143,16 +143,7 @@ def _check_body(kernel: Kernel, body: Body, limits: KernelLimits, report: Report
 
 def _end_registers(end: Terminator) -> tuple[int, ...]:
     """Registers that a terminator reads or writes."""
-    match end:
-        case Cbr(pred, _, _):
-            return (pred,)
-        case Switch(index, _, _):
-            return (index,)
-        case Sync(_, _, count, _):
-            return (count,) if count >= 0 else ()
-        case Call(_, ins, outs, _):
-            return (*ins, *outs)
-    return ()
+    return (*end.ins, *end.outs) if isinstance(end, Call) else terminator_reads(end)
 
 
 def _check_registers(regs: Sequence[int], registers: Sequence[int], place: str, report: Report) -> None:
