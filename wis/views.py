@@ -12,10 +12,7 @@ from itertools import zip_longest
 from wis.errors import BuildError
 from wis.program import Operand
 
-__all__ = [
-    "broadcast_shapes", "contiguous_strides", "is_contiguous", "permute", "transpose", "expand", "narrow", "select", "unsqueeze", "squeeze",
-    "try_reshape", "flip",
-]  # fmt: skip
+__all__ = ["broadcast_shapes", "contiguous_strides", "is_contiguous", "permute", "transpose", "expand", "narrow", "unsqueeze"]
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
@@ -99,12 +96,6 @@ def narrow(x: Operand, dim: int, start: int, length: int, step: int = 1) -> Oper
     return replace(x, shape=tuple(shape), strides=tuple(strides), offset=offset)
 
 
-def select(x: Operand, dim: int, index: int) -> Operand:
-    """Element ``index`` along ``dim``; the dimension disappears."""
-    dim = _dim(x, dim)
-    return squeeze(narrow(x, dim, index, 1), dim)
-
-
 def unsqueeze(x: Operand, dim: int) -> Operand:
     """A new dimension of size 1 before ``dim`` (0..rank)."""
     rank = len(x.shape)
@@ -113,52 +104,3 @@ def unsqueeze(x: Operand, dim: int) -> Operand:
     dim %= rank + 1
     stride = x.shape[dim] * x.strides[dim] if dim < rank else 1
     return replace(x, shape=(*x.shape[:dim], 1, *x.shape[dim:]), strides=(*x.strides[:dim], stride, *x.strides[dim:]))
-
-
-def squeeze(x: Operand, dim: int) -> Operand:
-    """Drop dimension ``dim`` of size 1."""
-    dim = _dim(x, dim)
-    if x.shape[dim] != 1:
-        raise BuildError(f"dimension {dim} has size {x.shape[dim]}, not 1")
-    return replace(x, shape=x.shape[:dim] + x.shape[dim + 1 :], strides=x.strides[:dim] + x.strides[dim + 1 :])
-
-
-def flip(x: Operand, dim: int) -> Operand:
-    """Dimension ``dim`` in reverse order."""
-    dim = _dim(x, dim)
-    size, stride = x.shape[dim], x.strides[dim]
-    strides = (*x.strides[:dim], -stride, *x.strides[dim + 1 :])
-    return replace(x, strides=strides, offset=x.offset + max(size - 1, 0) * stride)
-
-
-def try_reshape(x: Operand, shape: Sequence[int]) -> Operand | None:
-    """The same elements in row-major order under ``shape``, or None when strides cannot express it."""
-    numel = 1
-    for size in shape:
-        numel *= size
-    if numel != x.numel:
-        raise BuildError(f"cannot reshape {x.shape} to {tuple(shape)}")
-    if numel == 0:
-        return replace(x, shape=tuple(shape), strides=contiguous_strides(shape))
-    # Merge the old dimensions into runs that are contiguous among themselves, then cut the new shape out of the runs, last first.
-    runs: list[list[int]] = []
-    for size, stride in zip(x.shape, x.strides, strict=True):
-        if size == 1:
-            continue
-        if runs and runs[-1][1] == stride * size:
-            runs[-1][0] *= size
-            runs[-1][1] = stride
-        else:
-            runs.append([size, stride])
-    strides = [1] * len(shape)
-    room, step = runs.pop() if runs else [1, 1]
-    for dim in range(len(shape) - 1, -1, -1):
-        size = shape[dim]
-        if room == 1 and size != 1 and runs:
-            room, step = runs.pop()
-        if room % size:
-            return None
-        strides[dim] = step
-        step *= size
-        room //= size
-    return replace(x, shape=tuple(shape), strides=tuple(strides))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from wis.dtypes import DType
 from wis.errors import BuildError
@@ -10,7 +11,7 @@ from wis.ops import BY_NAME
 from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Program, Scalar, unbind
 from wis.views import contiguous_strides
 
-__all__ = ["Builder", "Number"]
+__all__ = ["Builder", "Number", "flip"]
 
 Number = int | float | complex
 
@@ -102,3 +103,11 @@ class Builder:
         self._kinds.append(kind)
         self._nbytes.append(operand.span()[1] * dtype.itemsize if nbytes is None else nbytes)
         return operand
+
+
+def flip(x: Operand, dim: int) -> Operand:
+    """Dimension ``dim`` in reverse order."""
+    dim %= len(x.shape)
+    size, stride = x.shape[dim], x.strides[dim]
+    strides = (*x.strides[:dim], -stride, *x.strides[dim + 1 :])
+    return replace(x, strides=strides, offset=x.offset + max(size - 1, 0) * stride)

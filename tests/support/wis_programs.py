@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from tests.support.builder import Builder, Number
+from tests.support.builder import Builder, Number, flip
 from wis import views
 from wis.dtypes import ACCUMULATE, COMPLEX, FLOATS, INTEGERS, DType
 from wis.limits import Limits
@@ -66,7 +66,7 @@ class _Generator:
         x = make(dtype, shape, strides, offset)
         for d in range(len(shape)):
             if self.pick(0, 7) == 0:
-                x = views.flip(x, d)
+                x = flip(x, d)
         return x
 
     def out(self, dtype: DType, shape: tuple[int, ...]) -> Operand:

@@ -278,12 +278,6 @@ class RoutineLowering:
         """Move a value into the register ``arg``."""
         self.emit("mov", [self.write(arg, self.code.types[value])], [value])
 
-    def put_wide(self, arg: Operand, value: int, *, signed: bool) -> None:
-        """Move an integer into a register of its width or a wider one."""
-        if isinstance(arg, Register) and BITS[arg.type] > self.code.types[value].bits:
-            value = self.extend(value, INTEGER[BITS[arg.type]], signed=signed)
-        self.put(arg, value)
-
     def settle(self) -> None:
         """Bring pending results into their registers, as the guard says."""
         for target, value, type_ in self.pending:
