@@ -9,7 +9,6 @@ from typing import Final
 
 from jit.errors import KernelRefused
 from jit.host.simt import atomics, warp
-from jit.host.simt.analysis import terminator_reads
 from jit.host.simt.control import Control
 from jit.host.simt.guard import Plan, plan_block
 from jit.host.simt.memory import Memory, access_of
@@ -18,7 +17,7 @@ from jit.host.simt.registers import Registers, literal_bits, vector_constant
 from jit.host.simt.shape import Gang, Vector, Wide
 from jit.host.simt.warp import WARP_OPS, Warp
 from jit.kernels.launch import KernelOptions
-from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Op, RegType, ScalarParam, Space, Special, TrapKind, shared_offsets
+from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Op, RegType, ScalarParam, Space, Special, TrapKind, shared_offsets, terminator_reads
 from wis.kernel.ops import BY_CODE, Sig
 from wis.kernel.verify import TRAPPING, VerifiedKernel
 

@@ -132,7 +132,7 @@ def _dtype_of(b: Builder, buffer: int) -> DType:
 
 
 def interrupted(engine: Engine, work: Callable[[], object]) -> BaseException | None:
-    """What ``work``, which the engine is told to stop until it ends, raises."""
+    """What ``work`` raises, while the engine is asked to stop until it ends."""
     outcome: list[BaseException | None] = [None]
 
     def run() -> None:
