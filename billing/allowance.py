@@ -19,8 +19,6 @@ from billing.periods import bounds, time_text
 from billing.report import credits_text
 from bus_schemas.allowance import EXHAUSTED, GRANTED, UNLIMITED, WAIT, Allowance
 
-__all__ = ["LEASE_MS", "Lease", "Leases", "Left", "binding", "lend", "unlimited", "used_up"]
-
 LEASE_MS: Final = 30_000
 """A node asks every second; without an answer it may go on for so long, within what it was lent."""
 _MARGIN_MS: Final = 2_000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BillingError", "BillingRequestError", "CorruptSnapshotError", "LedgerImbalanceError"]
-
 
 class BillingError(Exception):
     """Base of every error here; never raised itself."""

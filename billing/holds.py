@@ -25,8 +25,6 @@ from bus_schemas.events import (
     TaskSubmitted,
 )
 
-__all__ = ["HELD", "START_NS", "Hold", "Holds"]
-
 START_NS: Final = 10 * 10**9
 """A start takes a moment: the script imports what it needs."""
 HELD: Final = "(held, not started)"

@@ -11,8 +11,6 @@ import msgspec
 from billing.errors import LedgerImbalanceError
 from billing.tariff import Charge
 
-__all__ = ["CORE", "GRANTS", "VRAM", "Ledger", "tenant_account"]
-
 CORE = "revenue:core"
 VRAM = "revenue:vram"
 GRANTS = "grants"

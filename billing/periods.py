@@ -8,8 +8,6 @@ from typing import Final
 
 from billing.errors import BillingRequestError
 
-__all__ = ["DAY_NS", "PERIODS", "bounds", "day_of", "month_bounds", "month_name", "time_text"]
-
 PERIODS: Final = ("day", "month", "total")
 DAY_NS: Final = 86_400_000_000_000
 

@@ -16,8 +16,6 @@ from billing.projection import MINUTE_NS, BillingView
 from billing.report import credits_text, csv_cell
 from bus_schemas.statement import Statement, StatementGrant, StatementLine, StatementPrice
 
-__all__ = ["statement", "statement_csv"]
-
 
 def statement(view: BillingView, tenant: str, month: str) -> Statement:
     """The statement of ``tenant`` for ``month`` (``YYYY-MM``). Raises BillingRequestError."""

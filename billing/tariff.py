@@ -17,8 +17,6 @@ import msgspec
 
 from bus_schemas.events import TariffSet
 
-__all__ = ["BASE_PRICES", "DEFAULT_TIER", "TIERS", "Charge", "Price", "PriceWindow", "Tariff", "charge"]
-
 TIERS: Final = ("premium", "standard", "basic")
 DEFAULT_TIER: Final = "standard"
 

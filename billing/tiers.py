@@ -15,11 +15,6 @@ from billing.tariff import DEFAULT_TIER
 from bus_schemas.events import Event, GrantRecorded, TaskSubmitted, TierSet
 from bus_schemas.quotas import COUNT_RETRY_MS, QUOTAS, Excess
 
-__all__ = [
-    "BASE_CEILINGS", "HOLD_PERCENT", "PRIORITY_LOWEST", "SHARED_ONLY", "Ceiling", "Membership", "TierBook", "priority_refusal",
-    "task_excess", "task_refusal",
-]  # fmt: skip
-
 PRIORITY_LOWEST: Final = 4
 
 BASE_CEILINGS: Final[dict[str, int]] = {"premium": 0, "standard": 0, "basic": 2}

@@ -35,8 +35,6 @@ from bus_schemas.events import (
 )
 from bus_schemas.utilization import BLOCKED, BUSY, FRAGMENTED, IDLE, STATES, UNDERUSED, Interval, states_of
 
-__all__ = ["Need", "Owner", "Row", "RowKey", "Span", "Terms", "Use", "Utilization"]
-
 _MINUTE_NS: Final = 60_000_000_000
 _NS: Final = 1_000_000_000
 _MS: Final = 1_000_000

@@ -12,8 +12,6 @@ from billing.report import check_grouping, credits_text, lines_csv, minutes_with
 from billing.utilization import Span
 from bus_schemas.utilization import BUSY, STATES, UtilizationBuckets, UtilizationLine, UtilizationReport, UtilizationSeries, percent_of
 
-__all__ = ["GROUPINGS", "report_csv", "utilization_report", "utilization_series"]
-
 GROUPINGS: Final = ("device", "node", "tenant", "task", "model")
 _NS: Final = 1_000_000_000
 

@@ -15,11 +15,6 @@ import msgspec
 from bus_schemas.limits import Name, Text
 from bus_schemas.subjects import inbox_prefix, token
 
-__all__ = [
-    "WHO_ALL", "WHO_CHANGED", "Principal", "WhoIs", "who_subject", "READ_ALL", "AboutStream", "Asked", "Follow", "Following", "Said",
-    "StreamAbout", "Unfollow", "Refused", "consumer_owner", "consumer_prefix", "follow_fault", "read_subject", "subject_fault",
-]  # fmt: skip
-
 WHO_ALL: Final = "wooly.access.who.*"
 WHO_CHANGED: Final = "wooly.access.gone"
 """Controllers publish on it that the rights of a principal changed; each node then asks for that principal again."""

@@ -13,19 +13,6 @@ import msgspec
 from bus_schemas.limits import Name, TenantName
 from bus_schemas.subjects import token
 
-__all__ = [
-    "ALLOWANCE_ALL",
-    "EXHAUSTED",
-    "GRANTED",
-    "UNLIMITED",
-    "WAIT",
-    "Allowance",
-    "AllowancesGiven",
-    "AskAllowances",
-    "TenantUse",
-    "allowance_request",
-]
-
 ALLOWANCE_ALL: Final = "wooly.billing.req.allow.*"
 
 UNLIMITED: Final = "unlimited"

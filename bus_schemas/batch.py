@@ -14,25 +14,6 @@ import msgspec
 from bus_schemas.limits import Trace, decoding
 from bus_schemas.quotas import Excess
 
-__all__ = [
-    "DEFLATED",
-    "Limits",
-    "LIMITS",
-    "ORIGIN_CHARS_MAX",
-    "Upload",
-    "Read",
-    "Batch",
-    "ReadResult",
-    "Fault",
-    "Done",
-    "encode_batch",
-    "decode_batch",
-    "pack_message",
-    "unpack_message",
-    "encode_done",
-    "decode_done",
-]
-
 
 class Limits(msgspec.Struct, frozen=True):
     """What a node accepts; checked at the edge, and sent to the client when its session opens."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["CreditLine", "CreditReport", "CreditSeries", "SeriesLine", "Verification"]
-
 
 class CreditLine(msgspec.Struct, frozen=True):
     """One line: use in core-ns, byte-ms and instructions, and its cost, also as decimal credits."""

@@ -23,12 +23,6 @@ from bus_schemas.batch import Fault
 from bus_schemas.limits import Decode, TenantName, decoding
 from bus_schemas.quotas import Excess
 
-__all__ = [
-    "MESSAGE_BYTES_MAX", "Hello", "Have", "Put", "Get", "Drop", "Keep", "Models", "Forget", "Welcome", "Had", "Stored", "Blob", "Denied",
-    "Kept", "Listed", "Forgotten", "Request", "Answer", "decode_request", "decode_answer", "MODELS_VERB", "OpenModelCache",
-    "ModelCacheOpened", "ModelTensor", "ModelManifest", "ModelStatus", "encode_manifest", "decode_manifest", "check_model_name",
-]  # fmt: skip
-
 MODELS_VERB: Final = "model-cache"
 """The request ``subjects.node_request(node, MODELS_VERB)``."""
 

@@ -7,12 +7,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "MALFORMED", "OVERSIZED", "UNVERIFIABLE", "BAD_HANDLE", "QUOTA_EXCEEDED", "TRAP", "OUT_OF_FUEL", "KERNEL_REFUSED", "SESSION_LOST",
-    "SESSION_UNKNOWN", "MEMORY_LOST", "NODE_LOST", "OUT_OF_ORDER", "NO_SUCH_DEVICE", "DEVICE_TAKEN", "SESSION_TAKEN", "NODE_FAULT",
-    "SWAP_CORRUPT", "BUDGET_EXCEEDED", "PRIORITY_CEILING", "QUOTA_REACHED", "CANCELLED", "ACCESS_DENIED", "DISPLACED",
-]  # fmt: skip
-
 MALFORMED: Final = "MalformedBatch"
 """The message is not a batch, or its fields contradict each other."""
 OVERSIZED: Final = "OversizedBatch"

@@ -13,8 +13,6 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
-__all__ = ["CHECKED_BYTES_MAX", "HEAD", "FrameDamage", "Frames", "checked_frame", "checked_frames", "frame"]
-
 HEAD: Final = struct.Struct("<I")
 _CHECKED_HEAD: Final = struct.Struct("<I8s")
 _encoder: Final = msgspec.msgpack.Encoder()

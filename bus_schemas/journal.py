@@ -15,11 +15,6 @@ import msgspec
 from bus_schemas.frames import HEAD, Frames, frame
 from bus_schemas.limits import decoding
 
-__all__ = [
-    "DISPATCH", "PROGRAMS", "PROGRAM_NAME_BYTES", "QUOTAS", "VRAM", "JournalPart", "ProgramUse", "decode_part", "decode_uses",
-    "encode_part", "encode_use",
-]  # fmt: skip
-
 DISPATCH: Final = "dispatch"
 VRAM: Final = "vram"
 QUOTAS: Final = "quotas"

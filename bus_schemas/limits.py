@@ -13,12 +13,6 @@ from typing import Annotated, Final, TypeVar
 import msgspec
 from msgspec import Meta
 
-__all__ = [
-    "ADDRESSES_MAX", "DEVICES_MAX", "DOMAINS_MAX", "ENDED_MAX", "GROUPS_MAX", "MALFORMED", "NAME_CHARS_MAX", "QUOTA_USES_MAX",
-    "RECORDED_CHARS_MAX", "REQUEST_BYTES_MAX", "RUNNING_MAX", "SEQ_MAX", "TENANT_CHARS_MAX", "TEXT_CHARS_MAX", "TITLE_CHARS_MAX",
-    "Name", "Recorded", "TenantName", "Text", "Title", "Trace", "Decode", "decoding",
-]  # fmt: skip
-
 MALFORMED: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What msgspec raises for bytes that are not what they should be; RecursionError for what is nested deeply, also in a field that the type
 does not have."""

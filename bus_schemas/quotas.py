@@ -12,8 +12,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["COUNT_RETRY_MS", "QUOTAS", "Excess", "Quota", "Rate"]
-
 _SECOND: Final = 10**9
 COUNT_RETRY_MS: Final = 5_000
 """When to ask again for what a count refused. The count falls when something ends, which no component can predict."""

@@ -13,8 +13,6 @@ from bus_schemas.events import DeviceFact, KeyIssued, NodeRegistered
 from bus_schemas.subjects import is_token
 from bus_schemas.texts import title_of
 
-__all__ = ["CORES_MAX", "DEVICE_BYTES_MAX", "bounded", "trusting"]
-
 CORES_MAX: Final = 1 << 20
 DEVICE_BYTES_MAX: Final = 1 << 50
 _INDEX_MAX: Final = 1 << 31

@@ -14,12 +14,6 @@ import msgspec
 from bus_schemas.limits import Name, Recorded, TenantName
 from bus_schemas.subjects import token
 
-__all__ = [
-    "BEATS", "ENDED", "LOG_ALL", "LOGS_STREAM", "PENDING", "REPORTS", "RUNS_STREAM", "SCRIPT_BYTES_MAX", "STATES_ALL", "SYNCS", "SYNC_S",
-    "TAKEN", "RunOrder", "RunOrders", "RunReport", "RunScript", "RunState", "RunnerSync", "run_beat", "run_log", "run_report",
-    "run_script", "run_state", "run_sync",
-]  # fmt: skip
-
 RUNS_STREAM: Final = "WOOLY_RUNS"
 LOGS_STREAM: Final = "WOOLY_RUN_LOGS"
 STATES_ALL: Final = "wooly.run.state.*"

@@ -13,23 +13,6 @@ from bus_schemas.limits import DEVICES_MAX, ENDED_MAX, Name, TenantName, Text, T
 from bus_schemas.quotas import Excess
 from bus_schemas.terms import TaskTerms
 
-__all__ = [
-    "DeviceInfo",
-    "NodeInfo",
-    "OpenSession",
-    "SessionOpened",
-    "CloseSession",
-    "SessionClosed",
-    "Ping",
-    "Pong",
-    "SessionStats",
-    "NodeStats",
-    "EndTask",
-    "TaskEnded",
-    "SetPriority",
-    "PrioritySet",
-]
-
 
 class DeviceInfo(msgspec.Struct, frozen=True):
     """One device of a node. ``cores`` are the backend's units of occupancy (CPU threads or SMs)."""

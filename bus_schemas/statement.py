@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["Statement", "StatementGrant", "StatementLine", "StatementPrice"]
-
 
 class StatementLine(msgspec.Struct, frozen=True):
     """What one task used on one node in the month."""

@@ -12,14 +12,6 @@ import re
 import uuid
 from typing import Final
 
-__all__ = [
-    "EVENTS_STREAM", "EVENTS_ALL", "TELEMETRY_STREAM", "TELEMETRY_ALL", "DISCOVER_ALL", "LOCAL", "token", "batch_stream",
-    "batch_subject", "batch_all", "batch_parts", "discover", "inbox_prefix", "is_token", "node_id", "node_request", "node_requests",
-    "requester",
-    "session_name", "session_done", "session_facts", "event_subject", "telemetry_subject", "JOURNAL_STREAM", "JOURNAL_ALL",
-    "journal_subject", "matches", "placement_subject", "AREAS",
-]  # fmt: skip
-
 EVENTS_STREAM: Final = "WOOLY_EVENTS"
 EVENTS_ALL: Final = "wooly.evt.>"
 TELEMETRY_STREAM: Final = "WOOLY_TELEMETRY"

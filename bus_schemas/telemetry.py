@@ -14,8 +14,6 @@ from msgspec import Meta
 
 from bus_schemas.limits import QUOTA_USES_MAX, RUNNING_MAX, Name, TenantName, Title, decoding
 
-__all__ = ["QuotaUse", "RunningSession", "Telemetry", "encode_telemetry", "decode_telemetry", "telemetry_on"]
-
 
 class RunningSession(msgspec.Struct, array_like=True, frozen=True):
     """A session open on the device. ``task``: the controller's task id, or empty. Of the window: ``core_ns`` used, ``waits`` (batches

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = ["TaskTerms"]
-
 
 class TaskTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The terms on which a task's sessions use a device."""

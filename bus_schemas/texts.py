@@ -7,8 +7,6 @@ from typing import Final
 
 from bus_schemas.limits import TITLE_CHARS_MAX
 
-__all__ = ["TITLE_PATTERN", "printable", "title_of"]
-
 _FORBIDDEN: Final = r"\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
 """C0 and C1, line separators, marks of writing direction, surrogates."""
 

@@ -19,11 +19,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = [
-    "BANDWIDTH_PERCENT", "BLOCKED", "BUSY", "CPU_BOUND", "FRAGMENTED", "IDLE", "MEMORY_BOUND", "MEMORY_FULL_PERCENT", "STATES", "UNDERUSED",
-    "Interval", "Times", "UtilizationBuckets", "UtilizationLine", "UtilizationReport", "UtilizationSeries", "percent_of", "states_of",
-]  # fmt: skip
-
 STATES: Final = ("busy", "underused", "memory_bound", "cpu_bound", "blocked", "fragmented", "idle")
 """Names of the states, in the order of every list of their times."""
 BUSY, UNDERUSED, MEMORY_BOUND, CPU_BOUND, BLOCKED, FRAGMENTED, IDLE = range(len(STATES))

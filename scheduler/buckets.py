@@ -10,8 +10,6 @@ from typing import Final, Generic, TypeVar
 
 from bus_schemas.quotas import Rate
 
-__all__ = ["Buckets", "level_used", "refill_ns"]
-
 _KEPT_MAX: Final = 20_000
 K = TypeVar("K", bound=Hashable)
 

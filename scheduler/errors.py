@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["SchedulerError", "StimulusError", "IllegalTransition", "JournalError", "ModelError"]
-
 
 class SchedulerError(Exception):
     """Base of all errors of this package."""

@@ -14,8 +14,6 @@ import msgspec
 from bus_schemas.frames import FrameDamage, checked_frame, checked_frames
 from scheduler.errors import JournalError
 
-__all__ = ["Journal", "decode_records"]
-
 _encoder: Final = msgspec.msgpack.Encoder()
 
 

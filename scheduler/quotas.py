@@ -14,8 +14,6 @@ from bus_schemas.quotas import COUNT_RETRY_MS, Excess, Rate
 from scheduler.buckets import Buckets, level_used, refill_ns
 from scheduler.frames import decode_records
 
-__all__ = ["Asked", "Record", "Refusals", "answer", "asked_of", "decisions", "decode_journal", "excess_of"]
-
 _PENDING_MAX: Final = 256
 
 

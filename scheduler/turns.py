@@ -20,8 +20,6 @@ import msgspec
 from bus_schemas.quotas import Rate
 from scheduler.buckets import level_used, refill_ns
 
-__all__ = ["Taken", "Turns", "TurnsConfig"]
-
 _TIDY_AT: Final = 1024
 
 T = TypeVar("T")

@@ -24,8 +24,6 @@ from wis.ops import Kind
 from wis.program import BoundInstr, BoundProgram, Operand
 from wis.windows import window_of
 
-__all__ = ["count", "count_instr"]
-
 _COARSE_EACH: Final = {
     "softmax": 5,
     "log_softmax": 5,

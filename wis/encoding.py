@@ -15,8 +15,6 @@ from wis.errors import DecodeError
 from wis.limits import LIMITS, Limits
 from wis.program import KERNELS_VERSION, VERSION, Program
 
-__all__ = ["DIGEST_BYTES", "encode_program", "decode_program", "digest"]
-
 DIGEST_BYTES: Final = 32
 
 _encoder: Final = msgspec.msgpack.Encoder()

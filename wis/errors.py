@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-__all__ = ["WisError", "DecodeError", "ParseError", "VerifyError", "BuildError", "LaunchError", "Finding"]
-
 
 class WisError(Exception):
     """Base of the tree; never raised itself."""

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Final
 
-__all__ = ["Kind", "Types", "Op", "OPS", "BY_NAME", "BY_CODE", "ScatterMode", "Dist"]
-
 
 class Kind(Enum):
     """The shape rule of an op (the verifier checks it, the planner chooses by it)."""

@@ -18,11 +18,6 @@ import numpy as np
 from wis.dtypes import DType
 from wis.ops import BY_CODE, Op
 
-__all__ = [
-    "VERSION", "KERNELS_VERSION", "BufferKind", "Ref", "Imm", "Instr", "Program", "Operand", "Scalar", "BoundInstr", "BoundProgram", "bind",
-    "unbind", "bind_instr", "dims_layout", "dims_length",
-]  # fmt: skip
-
 VERSION: Final = 1
 KERNELS_VERSION: Final = 2
 """The version of programs that name kernels; only they have the field ``kernels``."""

@@ -29,8 +29,6 @@ from wis.ops import BY_CODE, BY_NAME, Op
 from wis.program import BufferKind, Imm, Instr, Program, Ref, dims_length
 from wis.verify.structure import spatial_rank
 
-__all__ = ["print_program", "parse_program"]
-
 _I64: Final = 1 << 63
 
 

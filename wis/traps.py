@@ -12,8 +12,6 @@ from typing import Final
 from wis.limits import LIMITS
 from wis.program import BoundProgram, Operand
 
-__all__ = ["INDEX_MAX", "INDEX_MIN", "NO_TRAP", "IndexTrap", "describe", "index_key", "site_key", "trap_of"]
-
 NO_TRAP: Final = (1 << 63) - 1
 """The key of a run in which no index was out of bounds; greater than every other."""
 

@@ -12,8 +12,6 @@ from itertools import zip_longest
 from wis.errors import BuildError
 from wis.program import Operand
 
-__all__ = ["broadcast_shapes", "contiguous_strides", "is_contiguous", "permute", "transpose", "expand", "narrow", "unsqueeze"]
-
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
     """The common shape of ``shapes`` under torch's broadcasting; raises ValueError when there is none."""

@@ -10,8 +10,6 @@ from math import prod
 from wis.ops import Kind
 from wis.program import BoundInstr, Operand
 
-__all__ = ["Window", "window_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Window:

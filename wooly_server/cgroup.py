@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ["Limits", "enter_cgroup", "group_of", "offered_limits", "ran_out_of_memory"]
-
 _GROUP: Final = "wooly-executor-"
 """The group of a process is called so, and its id."""
 _OTHERS: Final = "wooly-service"

@@ -28,8 +28,6 @@ from wooly_server import module_command
 from wooly_server.cgroup import offered_limits
 from wooly_server.isolation import User, limit, own_network, own_user
 
-__all__ = ["EXECUTOR_UID", "Sandbox", "enter", "for_programs", "offered"]
-
 EXECUTOR_UID: Final = 61_183
 """The user of an executor that no configuration names: a number that neither distributions nor systemd give to anything (the last of the
 unused ones in systemd's table of user ids)."""

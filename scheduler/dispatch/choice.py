@@ -9,8 +9,6 @@ from scheduler.dispatch.order import POLICIES
 from scheduler.dispatch.state import DispatchState, SessionState
 from scheduler.dispatch.stimuli import PRIORITIES
 
-__all__ = ["Choice", "choose", "overtakes"]
-
 
 class Choice(NamedTuple):
     session: SessionState

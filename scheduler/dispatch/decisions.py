@@ -6,16 +6,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = [
-    "ALREADY_RUN", "ALREADY_WAITING", "AFTER_LAST", "SESSION_OVER", "EPOCH_STALE", "DROP_REASONS",
-    "SESSION_UNKNOWN", "SESSION_EXISTS", "SESSION_CLOSING", "SESSION_FAULTED", "PRIORITY_INVALID", "SEQ_INVALID", "EPOCH_UNKNOWN",
-    "PARKED_BATCHES_FULL", "PARKED_BYTES_FULL", "WEIGHT_INVALID", "PACE_INVALID", "SLA_INVALID", "SLA_CONTRADICTORY", "SLA_UNREACHABLE",
-    "REFUSE_REASONS",
-    "RUNNING", "QUEUED", "STOPPING", "HIGHER_PRIORITY", "FAIR_SHARE", "DEADLINE_ORDER", "LOW_BUDGET", "IN_FLIGHT_FULL", "RESERVED_SHARE",
-    "ARRIVAL_ORDER", "TURN_ORDER", "PACED", "AWAITS_MEMORY", "PARKED", "IDLE", "FAULTED", "NOT_OPEN", "RULES",
-    "Launch", "Preempt", "Park", "Drop", "Refuse", "Release", "Decision",
-]  # fmt: skip
-
 # Why a batch is dropped: nothing is wrong with the session, and the client gets no message.
 ALREADY_RUN: Final = "already_run"
 """Its seq was launched before: a replay."""

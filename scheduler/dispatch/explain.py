@@ -14,8 +14,6 @@ from scheduler.dispatch.order import POLICIES
 from scheduler.dispatch.state import DispatchState, SessionState
 from scheduler.dispatch.stimuli import PRIORITIES
 
-__all__ = ["Reason", "explain"]
-
 
 class Reason(NamedTuple):
     """``rule``: of decisions.RULES. ``ahead``: the sessions it waits for, those in flight first, in the order they run or would run.

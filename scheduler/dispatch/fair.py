@@ -36,8 +36,6 @@ from typing import Final
 from scheduler.dispatch.state import Level, SessionState
 from scheduler.dispatch.stimuli import WEIGHT_MAX
 
-__all__ = ["REBASE_AT", "SCALE", "fairness_bound", "join", "virtual"]
-
 SCALE: Final = WEIGHT_MAX
 """Virtual time per core-ns at weight 1; divided without a rest for the largest weight."""
 

@@ -12,8 +12,6 @@ from scheduler.dispatch.order import POLICIES
 from scheduler.dispatch.state import DispatchState, Flight, SessionState, Waiting
 from scheduler.dispatch.stimuli import PRIORITIES
 
-__all__ = ["advance", "chain", "change_level", "contend", "land", "launch", "learn", "preempt", "room"]
-
 _SLOW: Final = 8
 """An estimate follows upward at once and downward by one part of so many: a batch that takes longer than expected costs a stop."""
 

@@ -13,8 +13,6 @@ from scheduler.dispatch.order import POLICIES
 from scheduler.dispatch.state import DispatchState, SessionState, Waiting
 from scheduler.dispatch.stimuli import PACE_FULL, DispatchConfig
 
-__all__ = ["HELD", "blocking_ns", "expected_ns", "is_low", "limit_ns", "low_budget_ns", "low_held", "reserved_limit_ns", "slice_core_ns"]
-
 HELD: Final = -1
 """No limit is small enough now."""
 

@@ -14,8 +14,6 @@ from typing import Final
 from scheduler.dispatch.state import SessionState, Waiting
 from scheduler.dispatch.stimuli import FIFO, STRICT, TIMESLICE
 
-__all__ = ["POLICIES", "Policy"]
-
 
 @dataclass(frozen=True, slots=True)
 class Policy:

@@ -12,8 +12,6 @@ from typing import Final
 from scheduler.dispatch.state import SessionState
 from scheduler.dispatch.stimuli import DispatchConfig
 
-__all__ = ["fill", "ready_at_ns", "settle", "spend"]
-
 _TOKENS: Final = 1000
 
 

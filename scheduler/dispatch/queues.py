@@ -10,8 +10,6 @@ from scheduler.dispatch import fair, pacing
 from scheduler.dispatch.order import POLICIES, Policy
 from scheduler.dispatch.state import DispatchState, Entry, SessionState, Waiting
 
-__all__ = ["age", "best", "forget_shares", "new_turn", "next_wakeup_ns", "rebase", "rebuild", "requeue", "wake"]
-
 Item = TypeVar("Item", Entry, tuple[int, str])
 
 _SLACK: Final = 64

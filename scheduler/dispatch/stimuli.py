@@ -10,12 +10,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = [
-    "PRIORITIES", "OK", "FAULT", "WEIGHT_DEFAULT", "WEIGHT_MAX", "PACE_FULL", "STRICT", "FIFO", "TIMESLICE", "POLICY_NAMES",
-    "DispatchConfig", "SessionOpened", "SessionClosed", "BatchArrived",
-    "LaunchFinished", "LaunchStopped", "LaunchReturned", "MemoryReady", "ConfigChanged", "PriorityChanged", "Tick", "Stimulus",
-]  # fmt: skip
-
 PRIORITIES: Final = 5
 """P0 (highest) to P4."""
 

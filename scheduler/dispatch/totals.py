@@ -6,8 +6,6 @@ from typing import Final, NamedTuple
 
 from scheduler.dispatch.state import DispatchState, Phase
 
-__all__ = ["AWAITS_MEMORY", "CLOSING", "IDLE", "PACED", "READY", "RUNNING", "Totals", "next_window", "standing", "totals"]
-
 RUNNING: Final = "running"
 READY: Final = "ready"
 IDLE: Final = "idle"

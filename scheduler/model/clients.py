@@ -22,8 +22,6 @@ from typing import Final, NamedTuple
 
 from bus_schemas.batch import LIMITS
 
-__all__ = ["Seen", "Why", "explain_arrivals"]
-
 _SAMPLES_MIN: Final = 8
 _UNASKED_MIN: Final = 4
 _UNASKED_PERCENT: Final = 10

@@ -33,8 +33,6 @@ from scheduler.dispatch import (
 from scheduler.model.clients import Seen, Why, explain_arrivals
 from scheduler.model.runs import STAYS, Arrival, BatchOutcome, DeviceCosts, Outcome, Reactions, SessionOutcome, Tenant
 
-__all__ = ["Recording"]
-
 _UNCUT_NS: Final = 1_000_000
 _UNUSUAL: Final = 3
 """A launch that ran on so many times as long as stopping usually takes, and so much more, could not be stopped."""

@@ -11,8 +11,6 @@ from typing import Final
 
 from scheduler.dispatch import OK, WEIGHT_DEFAULT, Record
 
-__all__ = ["Arrival", "DeviceCosts", "Reactions", "Tenant", "STAYS", "BatchOutcome", "Outcome", "SessionOutcome", "percentile"]
-
 STAYS: Final = -1
 """A tenant that does not close its session."""
 

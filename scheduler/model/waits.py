@@ -26,8 +26,6 @@ from scheduler.dispatch import (
 )
 from scheduler.dispatch.decisions import HIGHER_PRIORITY, QUEUED
 
-__all__ = ["OWN", "RESENT", "RUNS", "BatchStory", "Stretch", "Waits"]
-
 RUNS: Final = "runs"
 OWN: Final = "own_earlier"
 """An earlier batch of its own session is not over."""

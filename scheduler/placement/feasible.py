@@ -13,11 +13,6 @@ from scheduler.placement import reasons as why
 from scheduler.placement.view import ClusterView, NodeView
 from scheduler.vram.overcommit import schedulable_bytes
 
-__all__ = [
-    "Capacity", "capacity", "capacity_of_row", "Refusal", "beyond_every_device", "refuse_cluster", "refuse_node", "refuse_device",
-    "refuse_count", "refuse_reserved",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Capacity:

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = [
-    "NO_NODES", "UNKNOWN_GROUP", "NODE_LOST", "NODE_DRAINED", "NODE_LEFT", "NOT_IN_GROUP", "GROUP_ONLY", "NO_DEVICE", "GPU_COUNT",
-    "VRAM_SHORT", "VRAM_PHYSICAL_SHORT", "EXCLUSIVE_CONFLICT", "DEVICE_EXCLUSIVE", "GROUP_EMPTY", "RESERVED", "GANG_INCOMPLETE",
-    "GANG_SHORT", "OTHER_DOMAIN", "REASONS", "GANG", "NODE_WIDE", "reason_text",
-]  # fmt: skip
-
 NO_NODES: Final = "no_nodes"
 """No node has ever registered."""
 UNKNOWN_GROUP: Final = "unknown_group"

@@ -25,8 +25,6 @@ from scheduler.placement.survey import CODES, FITS, Survey, survey
 from scheduler.placement.view import ClusterView, NodeView, cut_off
 from scheduler.vram.overcommit import PERCENT_MAX
 
-__all__ = ["END", "FIRST", "GANG", "GROUP", "JOIN", "OVERCOMMIT", "RECOVER", "RESUME", "Remedy", "Waiting", "remedies", "why_waiting"]
-
 END: Final = "end"
 """These tasks and sessions end."""
 OVERCOMMIT: Final = "overcommit"

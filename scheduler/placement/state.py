@@ -35,11 +35,6 @@ from scheduler.placement.states import (
 )
 from scheduler.vram.overcommit import PERCENT_MAX, effective_percent
 
-__all__ = [
-    "default_priority", "default_vram_bytes", "PAST_SESSIONS_MAX", "Shape", "shape_of", "Measured", "SessionView", "TaskView", "NodeView",
-    "GroupView", "Leaving", "Reservation", "Membership", "ClusterState",
-]  # fmt: skip
-
 PAST_SESSIONS_MAX: Final = 32
 
 _WAITING, _PLACED, _STARTED = Phase.WAITING, Phase.PLACED, Phase.STARTED  # attributes of an enumeration cost a call each

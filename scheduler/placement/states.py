@@ -13,14 +13,6 @@ from typing import Final
 from bus_schemas.events import Outcome
 from scheduler.vram.overcommit import PERCENT_MAX
 
-__all__ = [
-    "PRIORITY_MAX", "QUEUED", "STARTED", "COMPLETED", "FAILED", "CANCELLED", "LOST", "STATES", "LIVE", "Phase", "TRANSITIONS", "REPORTED",
-    "STORY_MAX", "GLOBAL", "ENVIRONMENT", "OVERCOMMIT_GLOBAL", "OVERCOMMIT_NODE", "DRAINED", "QUEUE_AGE_MS", "QUEUE_PROTECT_MS",
-    "QUEUE_RESERVATIONS", "DEFAULT_VRAM_MB", "PACK", "GLOBAL_LIMITS", "NODE_LIMITS", "DEFAULTS", "DISPLACED_WAIT_MS", "REASON_NODE_LOST",
-    "REASON_CLIENT_LOST", "REASON_FAULT", "REASON_DISPLACED", "REASON_NO_FIT", "REASON_QUEUE_TIMEOUT", "REASON_NEVER_STARTED",
-    "REASON_RESTARTED", "REASON_SESSION_REUSED", "CANCELLED_BY", "CUT_LOST", "CUT_RESTARTED", "decisive", "state_after",
-]  # fmt: skip
-
 PRIORITY_MAX: Final = 4
 """The lowest priority; 0 is the highest."""
 

@@ -6,8 +6,6 @@ import msgspec
 
 from scheduler.vram.quota import Verdict
 
-__all__ = ["Allow", "Await", "Refuse", "SwapOut", "SwapIn", "MemoryReady", "Decision"]
-
 
 class Allow(msgspec.Struct, array_like=True, frozen=True, tag="allow.v1"):
     """The batch has all it asked for and runs now; a Holds follows when it is over."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["PERCENT_MAX", "effective_percent", "schedulable_bytes"]
-
 PERCENT_MAX: Final = 1000
 
 

@@ -6,8 +6,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["QUOTA_EXCEEDED", "DEVICE_FULL", "SESSION_UNKNOWN", "Verdict", "check_quota", "device_full"]
-
 QUOTA_EXCEEDED: Final = "quota_exceeded"
 DEVICE_FULL: Final = "device_full"
 SESSION_UNKNOWN: Final = "session_unknown"

@@ -8,8 +8,6 @@ import msgspec
 
 from scheduler.vram.stimuli import IDLE_NS, RETRY_NS
 
-__all__ = ["WAITING", "COLLECTING", "COMING", "READY", "ASKED", "Waiter", "SessionMemory", "VramState"]
-
 WAITING: Final = 0
 COLLECTING: Final = 1
 COMING: Final = 2

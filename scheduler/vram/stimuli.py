@@ -10,11 +10,6 @@ from typing import Final
 
 import msgspec
 
-__all__ = [
-    "IDLE_NS", "RETRY_NS", "DeviceConfigured", "SessionOpened", "SessionClosed", "AllocationRequested", "Holds", "Freed", "SwappedOut",
-    "SwapFailed", "SwappedIn", "SwapLost", "Expected", "Tick", "PriorityChanged", "Stimulus",
-]  # fmt: skip
-
 IDLE_NS: Final = 300_000_000_000
 """A session may be swapped out after five minutes without device use, unless configured otherwise."""
 

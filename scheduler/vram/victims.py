@@ -15,8 +15,6 @@ from collections.abc import Iterable, Sequence
 
 from scheduler.vram.state import ASKED, WAITING, SessionMemory, VramState
 
-__all__ = ["coldest", "eligible", "hottest", "may_displace", "next_eligible_ns", "order", "plan", "reachable_bytes"]
-
 
 def may_displace(requester: SessionMemory, victim: SessionMemory) -> bool:
     """May ``victim`` ever be swapped out for ``requester``, whatever the time?"""

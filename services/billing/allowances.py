@@ -16,8 +16,6 @@ from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.log import get_logger
 
-__all__ = ["LEASES_STREAM", "Allowances"]
-
 LEASES_STREAM: Final = "WOOLY_LEASES"
 _SUBJECT: Final = "wooly.lease.allow."
 _QUEUE: Final = "billing"

@@ -21,8 +21,6 @@ from services.kit.log import get_logger
 from services.kit.projection import FactWriter
 from services.kit.streams import ELECTION_S
 
-__all__ = ["Writer", "announce_forever"]
-
 _ATTEMPTS: Final = 20
 
 

@@ -38,8 +38,6 @@ from services.kit.bus_permissions import PUBLIC_STREAMS, may_follow, may_know
 from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.streams import batch_stream_config
 
-__all__ = ["ConsumerProxy"]
-
 _CONSUMERS_MAX: Final = 64
 """Consumers of one principal on one controller; a node needs about eight. Beyond it the oldest is deleted."""
 _NOT_YOURS: Final = Refused("your key may not read this: that needs the role admin or operator, without a tenant")

@@ -24,8 +24,6 @@ from services.kit.process import child_environment
 from wooly.shared.lru import LruDict
 from wooly_server import module_command
 
-__all__ = ["SLOTS", "Journals", "Life"]
-
 SLOTS: Final = 240
 """Of a timeline."""
 _TOP: Final = 20

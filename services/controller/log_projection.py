@@ -21,8 +21,6 @@ from services.kit.access import AccessView
 from services.kit.bus import Bus
 from services.kit.projection import Projection
 
-__all__ = ["ACCESS", "GENERATION", "Fold", "LogProjection", "Turns"]
-
 GENERATION: Final = 128
 """Messages of one generation."""
 

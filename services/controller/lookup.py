@@ -17,8 +17,6 @@ from services.controller.errors import Ambiguous, NotThere, Stale
 from services.controller.log_projection import LogProjection
 from services.controller.presenters import Shown
 
-__all__ = ["find_node", "find_task", "task_revision", "node_revision", "group_revision", "config_revision", "check"]
-
 _PREFIX_LEAST: Final = 4
 """A shorter beginning of an id would mean another task tomorrow."""
 _LISTED_MAX: Final = 5

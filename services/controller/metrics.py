@@ -27,8 +27,6 @@ from services.kit.bus import Bus
 from services.kit.log import get_logger
 from services.kit.streams import telemetry_stream_config
 
-__all__ = ["Gauges", "log_copies", "metrics_text"]
-
 _ELSEWHERE: Final = ("services.server", "services.runner")
 """Packages whose refusals the controller does not see."""
 _HISTORY: Final = 2_000

@@ -33,8 +33,6 @@ from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import Access
 
-__all__ = ["Ask", "Parts", "parts_of"]
-
 Ask = Request[Any, Any, Any]
 
 

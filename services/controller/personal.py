@@ -28,8 +28,6 @@ from services.kit.bus import Bus
 from services.kit.errors import BusRefused, Conflict, StartError
 from services.kit.log import get_logger
 
-__all__ = ["ERASED", "PersonalKeys", "is_sealed"]
-
 ERASED: Final = "(erased)"
 """Shown for a title that can no longer be read."""
 _BUCKET: Final = "wooly_personal"

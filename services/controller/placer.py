@@ -18,8 +18,6 @@ from services.controller.log_projection import LogProjection
 from services.controller.writer import Writer
 from services.kit.errors import BusUnavailable, Conflict
 
-__all__ = ["Placer"]
-
 _SLICE_S = 0.05
 """How long one pass over the queue may take before pending requests are served."""
 _AT_MOST_S = 1.0

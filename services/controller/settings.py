@@ -10,8 +10,6 @@ from services.kit.errors import SettingError
 from services.kit.http import parse_address
 from services.kit.variables import integer
 
-__all__ = ["Settings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -16,8 +16,6 @@ from scheduler.placement import ClusterView, TaskView
 from scheduler.placement.states import STATES
 from services.controller.presenters.tasks import TaskRow, task_row
 
-__all__ = ["SORTS", "Found", "TaskIndex", "TaskIndexShard", "TaskQuery", "find_tasks"]
-
 _STATE_ORDER: Final = {state: number for number, state in enumerate(STATES)}
 
 SORTS: Final[dict[str, Callable[[TaskRow], Any]]] = {

@@ -23,8 +23,6 @@ import msgspec
 
 from services.kit.log import get_logger
 
-__all__ = ["URL_CHARS_MAX", "Webhooks"]
-
 URL_CHARS_MAX: Final = 2000
 _PRIVATE_VARIABLE: Final = "WOOLY_WEBHOOK_PRIVATE"
 _TIMEOUT_S: Final = 5.0

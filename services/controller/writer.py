@@ -13,8 +13,6 @@ from services.kit.bus import Bus
 from services.kit.errors import Conflict
 from services.kit.projection import FactWriter
 
-__all__ = ["Writer"]
-
 
 class Writer(FactWriter[LogProjection]):
     """Its methods raise kit.errors.Conflict when the log has moved on, BusUnavailable or BusRefused when it cannot be written; they return

@@ -13,8 +13,6 @@ from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 
 from services.kit.errors import SettingError
 
-__all__ = ["AT_REST_VARIABLE", "CIPHER_BYTES", "FileKeyWrap", "KeyWrap", "WrongKey", "crypt", "read_key_wrap"]
-
 AT_REST_VARIABLE: Final = "WOOLY_AT_REST_KEY_FILE"
 CIPHER_BYTES: Final = 16
 """A block of the cipher."""

@@ -52,8 +52,6 @@ from services.kit.streams import (
 )
 from wooly.shared.nats_client import connect as open_connection
 
-__all__ = ["Bus", "connect", "EVENTS_PER_MESSAGE_MAX"]
-
 EVENTS_PER_MESSAGE_MAX: Final = 100
 """Events packed into one message: replay of packed ones is ten times as fast."""
 

@@ -16,8 +16,6 @@ from bus_schemas.dataport import MODELS_VERB
 from bus_schemas.runs import BEATS, LOG_ALL, REPORTS, SYNCS
 from services.kit.access import Identity
 
-__all__ = ["BILLING", "CONTROLLER", "PUBLIC_STREAMS", "RUNNER", "Permissions", "may_follow", "may_know", "of_key", "of_service"]
-
 CONTROLLER: Final = "controller"
 BILLING: Final = "billing"
 RUNNER: Final = "runner"

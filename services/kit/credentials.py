@@ -20,8 +20,6 @@ from services.kit.tls import client_context, plain_allowed
 from wooly.shared.credentials import BusCredentials, is_encrypted, plain_hosts
 from wooly.shared.files import Reread
 
-__all__ = ["Credentials", "file_text"]
-
 
 @dataclass(frozen=True, slots=True)
 class Credentials(BusCredentials):

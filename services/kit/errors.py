@@ -7,11 +7,6 @@ from typing import Any, ClassVar, Final
 
 from bus_schemas.quotas import COUNT_RETRY_MS, QUOTAS, Excess
 
-__all__ = [
-    "BusRefused", "BusUnavailable", "Conflict", "Invalid", "KitError", "LogUnreadable", "NotThere", "RequestError", "SettingError", "Stale",
-    "StartError", "REFUSED", "QuotaReached", "reached",
-]  # fmt: skip
-
 
 class KitError(Exception):
     """Base of all errors of this package."""

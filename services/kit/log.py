@@ -10,8 +10,6 @@ from typing import Any, TextIO, cast
 
 import structlog
 
-__all__ = ["get_logger", "setup_logging"]
-
 
 class _Tolerant:
     """Standard error that may lie on a full disk: a line is lost then, and nothing else.

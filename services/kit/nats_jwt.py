@@ -16,8 +16,6 @@ from typing import Any, Final
 
 import nkeys  # type: ignore[import-untyped]
 
-__all__ = ["ACCOUNT", "USER", "key_from_seed", "new_seed", "public_key", "read_claims", "read_keys", "read_seeds", "sign_claims"]
-
 ACCOUNT: Final = nkeys.PREFIX_BYTE_ACCOUNT
 USER: Final = nkeys.PREFIX_BYTE_USER
 _HEADER: Final = b'{"typ":"JWT","alg":"ed25519-nkey"}'

@@ -21,11 +21,6 @@ import uvloop
 from services.kit.errors import KitError
 from services.kit.log import setup_logging
 
-__all__ = [
-    "DIE_WITH_PARENT", "PRIVATE_UMASK", "child_environment", "die_with_parent", "exited", "first_of", "free_port", "history_stays", "ready",
-    "run", "run_service", "spawn", "stop_process",
-]  # fmt: skip
-
 DIE_WITH_PARENT: Final = "WOOLY_DIE_WITH_PARENT"
 """Set to the parent's pid by a process that starts a service as a child: the service ends (as on SIGTERM) when that process does."""
 

@@ -20,8 +20,6 @@ from services.kit.access.web import AccessPlugin
 from services.kit.errors import Invalid, Stale
 from services.kit.problems import Handlers
 
-__all__ = ["Before", "Revision", "check_revision", "make_rest_app", "revision_of"]
-
 Before = Callable[[Request[Any, Any, Any]], Response[Any] | None]
 """A check of every request before its route: the refusal, if there is one."""
 Revision = Annotated[

@@ -30,8 +30,6 @@ from services.kit.keyring import Authority, Keyring, new_authority, write_privat
 from services.kit.seal import SealKey, read_seal_keys, write_seal_keys
 from wooly.shared.files import write_atomically
 
-__all__ = ["KINDS", "STEPS", "add", "describe", "retire", "use"]
-
 KINDS: Final = ("seal", "ca", "bus")
 STEPS: Final = ("add", "use", "retire")
 _GUARD: Final = f"{CONTROLLER}/guard.nk"

@@ -27,8 +27,6 @@ from blake3 import blake3
 from bus_schemas import events as facts
 from bus_schemas.events import Event, decode_events, encode_events
 
-__all__ = ["HEADER", "NAME_HEADER", "SEALED_FROM", "Seal", "SealKey", "SealedLog", "is_fact", "read_seal_keys", "write_seal_keys"]
-
 HEADER: Final = "Wooly-Seal"
 NAME_HEADER: Final = "Nats-Msg-Id"
 SEALED_FROM: Final = "wooly_sealed_from"

@@ -8,12 +8,6 @@ from typing import Any, Final
 from bus_schemas import runs, subjects
 from services.kit.errors import SettingError
 
-__all__ = [
-    "ELECTION_S", "HUB_DOMAIN", "LEAF_VARIABLE", "REPLICAS_VARIABLE", "batch_stream_config", "events_stream_config", "is_batch_stream",
-    "journal_stream_config", "leaf_domain", "replicas", "replicated", "run_logs_stream_config", "runs_stream_config",
-    "telemetry_stream_config",
-]  # fmt: skip
-
 ELECTION_S: Final = 20.0
 """How long a call waits for the leader of a stream. On a cluster of bus servers, electing one takes 4 to 10 s."""
 REPLICAS_VARIABLE: Final = "WOOLY_BUS_REPLICAS"

@@ -14,11 +14,6 @@ from services.kit.log import get_logger
 from wooly.shared import tls
 from wooly.shared.tls import ReloadingContext, is_loopback
 
-__all__ = [
-    "CA_VARIABLE", "CERT_VARIABLE", "INSECURE_VARIABLE", "KEY_VARIABLE", "certified_context", "client_context", "plain_allowed",
-    "server_context",
-]  # fmt: skip
-
 CA_VARIABLE = "WOOLY_TLS_CA"
 CERT_VARIABLE = "WOOLY_TLS_CERT"
 KEY_VARIABLE = "WOOLY_TLS_KEY"

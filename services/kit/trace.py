@@ -16,8 +16,6 @@ from services.kit.credentials import file_text
 from services.kit.tls import plain_allowed
 from wooly.shared.trace import parse_traceparent, start_tracing
 
-__all__ = ["Tracing"]
-
 
 class Tracing:
     """The process's tracer. ``enabled`` is false without an endpoint, and then nothing of OpenTelemetry is imported."""

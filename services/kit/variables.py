@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from services.kit.errors import SettingError
 from wooly.shared.variables import BY_NAME
 
-__all__ = ["integer", "optional_integer"]
-
 
 def integer(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
     """The number that ``name`` is set to, else ``default``, else the table's. Raises SettingError that names the limits."""

@@ -20,8 +20,6 @@ from services.kit.errors import StartError
 from services.kit.log import get_logger
 from services.operator.watching import API_ERRORS
 
-__all__ = ["TERM_S", "Leader"]
-
 TERM_S: Final = 5.0
 _NAME: Final = "wooly-operator"
 

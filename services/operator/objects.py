@@ -14,12 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = [
-    "ANNOTATED_TASK", "ANNOTATED_TENANT", "EXCLUSIVE", "FIELD_MANAGER", "GATE", "GROUP", "LABEL", "NODE", "POOL", "PRIORITY", "RUNTIME",
-    "SWAP", "VERSION", "VRAM", "GpuPool", "Invalid", "KubeNode", "Pod", "SecretRef", "TenantPolicy", "WoolyCluster", "Wish", "mib_of",
-    "read_node", "read_object", "read_pod", "wish_of",
-]  # fmt: skip
-
 GROUP: Final = "woolyai.com"
 VERSION: Final = "v1alpha1"
 FIELD_MANAGER: Final = "wooly-operator"

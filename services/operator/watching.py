@@ -15,8 +15,6 @@ from lightkube import AsyncClient
 
 from services.kit.log import get_logger
 
-__all__ = ["API_ERRORS", "Watched"]
-
 API_ERRORS: Final = (httpx2.HTTPError, msgspec.MsgspecError, KeyError)
 """What lightkube raises when the API server does not answer, or not as it should: a line that is cut off, an error without a type."""
 _AGAIN_S: Final = 30.0

@@ -17,8 +17,6 @@ from services.replay.lanes import Segment, Segments, segment_of_file
 from services.replay.question import NothingFound, Question, ReplayError
 from services.replay.why import Named
 
-__all__ = ["history", "node_names", "segments_of_bus", "segments_of_files", "session_names", "start_of"]
-
 _BUFFERED_MAX: Final = 512
 _NO_STREAM: Final = 10059
 """JetStream's err_code."""

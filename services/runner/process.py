@@ -24,8 +24,6 @@ from bus_schemas.runs import RunOrder
 from services.kit.process import die_with_parent
 from services.runner.settings import Settings
 
-__all__ = ["MARK", "ScriptProcess", "become_subreaper", "kill_marked", "kill_orphans"]
-
 MARK: Final = "RUNNER_MARK"
 _PROCESSES_MAX: Final = 4096
 """RLIMIT_NPROC: processes and threads of the runner's user, all scripts together."""

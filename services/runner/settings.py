@@ -13,8 +13,6 @@ from bus_schemas.subjects import token
 from services.kit.errors import SettingError
 from services.kit.variables import integer
 
-__all__ = ["Settings"]
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:

@@ -22,11 +22,6 @@ from scheduler.dispatch import decisions as why
 from scheduler.quotas import Asked, answer, asked_of
 from scheduler.vram.overcommit import schedulable_bytes
 
-__all__ = [
-    "WEIGHT_MAX", "SLA_MS_MAX", "VRAM_WAIT_MS_MAX", "check_quota", "check_request", "sound_outcome", "EXECUTOR_LOST",
-    "EXECUTOR_OUT_OF_MEMORY", "REFUSALS", "OpenQuotas", "OpenRefused", "not_taken", "quota_fault", "refusal",
-]  # fmt: skip
-
 WEIGHT_MAX: Final = 10_000
 SLA_MS_MAX: Final = 3_600_000
 VRAM_WAIT_MS_MAX: Final = 3_600_000

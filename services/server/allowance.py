@@ -24,8 +24,6 @@ from bus_schemas.events import BudgetSet, Event, GrantRecorded, TariffSet, TierS
 from services.server.meter import Meter
 from services.server.sessions import Pending, Session
 
-__all__ = ["PATIENCE_NS", "Allowances", "Gate", "Purse", "budget_fault", "silence_fault"]
-
 _FACTS_MAX: Final = 256
 _MS: Final = 10**6
 

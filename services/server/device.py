@@ -72,8 +72,6 @@ from services.server.settings import ExecutorSettings
 from services.server.stop_page import StopPage
 from wooly.shared.lru import LruDict
 
-__all__ = ["Device"]
-
 _AHEAD_MAX: Final = 1024
 """How far a batch may be ahead of the last one executed; nearer ones are bounded by the dispatch core."""
 _RESTART_PAUSE_S: Final = 1.0

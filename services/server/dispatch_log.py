@@ -20,8 +20,6 @@ from scheduler.dispatch import Decision, Dispatch, DispatchState, Journal, Stimu
 from services.kit.log import get_logger
 from services.server.journal_stream import Lane
 
-__all__ = ["Alarm", "DispatchLog"]
-
 _SEGMENT_BYTES: Final = 64 << 20
 _SEGMENTS_KEPT: Final = 4
 

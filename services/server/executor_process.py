@@ -24,8 +24,6 @@ from wooly.shared.files import revision_of
 from wooly_server import module_command
 from wooly_server.cgroup import group_of, ran_out_of_memory
 
-__all__ = ["ExecutorProcess"]
-
 _START_S: Final = 60.0
 _POLL_S: Final = 0.01
 _STOP_S: Final = 10.0

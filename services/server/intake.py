@@ -19,8 +19,6 @@ from bus_schemas.batch import DEFLATED, LIMITS, ORIGIN_CHARS_MAX, Batch, Fault, 
 from bus_schemas.limits import MALFORMED, SEQ_MAX
 from wis.encoding import DIGEST_BYTES
 
-__all__ = ["NAMED_BODY_BYTES_MAX", "Bad", "content_digest", "cost_of", "read_batch", "small_body"]
-
 _PLACES_MAX: Final = 20
 _PLACE_CHARS_MAX: Final = 300
 """A place may quote what the message says: the answer must stay small however large that is."""

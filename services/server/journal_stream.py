@@ -38,8 +38,6 @@ from wis.kernel.model import decode_kernel
 from wis.ops import BY_CODE, BY_NAME
 from wooly.shared.lru import LruDict
 
-__all__ = ["JournalStream", "Lane", "ProgramLane", "QuotaLane"]
-
 _PART_BYTES: Final = 512 << 10
 _KEPT_BYTES_MAX: Final = 64 << 20
 """What one lane holds for a bus that is away."""

@@ -24,8 +24,6 @@ import msgspec
 
 from bus_schemas.events import DeviceAccounted, Event, UsageRecorded
 
-__all__ = ["Account", "Meter", "INTERVAL_NS", "TOTAL_MAX"]
-
 INTERVAL_NS: Final = 10**9
 """The longest interval while sessions are open: a usage fact belongs to the minute it begins in."""
 

@@ -23,8 +23,6 @@ from services.kit.log import get_logger
 from services.server.device import Device
 from services.server.sessions import CANCELLED, Session
 
-__all__ = ["Orders", "Overcommit", "cancelled", "displaced"]
-
 _BY_CHARS_MAX = 100
 """A name goes into errors that people read."""
 

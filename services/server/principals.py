@@ -26,8 +26,6 @@ from services.server.device import Device
 from services.server.sessions import CANCELLED
 from wooly.shared.lru import LruDict
 
-__all__ = ["Principals"]
-
 _REMEMBERED_S: Final = 30.0
 _REMEMBERED_MAX: Final = 4096
 _LOOK_S: Final = 30.0

@@ -21,11 +21,6 @@ from scheduler.placement.states import REASON_DISPLACED
 from services.kit.trace import Tracing
 from services.server.protocol import Executed, OpenSpace, code_domain
 
-__all__ = [
-    "CANCELLED", "DISPLACED", "Pending", "Session", "SessionRecord", "decode_record", "encode_record", "open_space", "opened_stimulus",
-    "is_unanswered", "record_spans", "repeats_again", "repeats_of",
-]  # fmt: skip
-
 CANCELLED: Final = "cancelled"
 """Why a session closed: its task was cancelled."""
 DISPLACED: Final = REASON_DISPLACED

@@ -15,8 +15,6 @@ from typing import Final, Self
 
 from services.server.protocol import STOP_WORDS
 
-__all__ = ["StopPage", "stop_page_path"]
-
 _WORD: Final = struct.Struct("<Q")
 _NBYTES: Final = STOP_WORDS * _WORD.size
 

@@ -18,8 +18,6 @@ from services.kit.keyring import Keyring
 from services.kit.tls import client_context
 from wooly.shared.tls import is_loopback
 
-__all__ = ["LOOPBACK", "Secure", "names_of"]
-
 LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 

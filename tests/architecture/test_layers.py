@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 
 from tests.support.stack import ROOT, plain_environment
 
@@ -90,3 +92,26 @@ import json; print(json.dumps([ours, torch.cuda.is_available()]))
 """
     ours, available = json.loads(python(code))
     assert set(ours) <= {"wooly", "wooly._autoload", "wooly.config", "wooly.errors"} and available is False
+
+
+def test_a_module_lists_names_only_where_the_list_says_something() -> None:
+    """Names without an underscore are those that other modules use. ``__all__`` stands where it says something else."""
+    found = []
+    for package in ("billing", "bus_schemas", "scheduler", "services", "wooly_server", "wooly/api", "wooly/cli", "wooly/shared"):
+        for path in (ROOT / package).rglob("*.py"):
+            module = ast.parse(path.read_text())
+            lists = [node.value for node in module.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
+            names = {name for name in set(names_of(module)) - {"__all__"} if not name.startswith("_")}
+            if path.name != "__init__.py" and any(set(ast.literal_eval(listed)) == names for listed in lists):
+                found.append(str(path.relative_to(ROOT)))
+    assert found == [], "the list repeats the names of the module: remove it"
+
+
+def names_of(module: ast.Module) -> Iterator[str]:
+    """What a module defines at its top, but for type variables."""
+    for node in module.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and not ast.unparse(node.value or node.target).startswith("TypeVar("):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name))

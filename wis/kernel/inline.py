@@ -18,8 +18,6 @@ import msgspec
 from wis.kernel.model import Bar, Block, Br, Call, Cbr, Function, Kernel, Op, Ret, Switch, Sync, Terminator
 from wis.kernel.ops import BY_NAME
 
-__all__ = ["inline", "Size", "sizes", "recursion"]
-
 _MOV: Final = BY_NAME["mov"].code
 
 

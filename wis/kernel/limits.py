@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["KernelLimits", "KERNEL_LIMITS"]
-
 
 @dataclass(frozen=True, slots=True)
 class KernelLimits:

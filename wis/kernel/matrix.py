@@ -20,8 +20,6 @@ from typing import Final
 
 from wis.kernel.model import WARP, Matrix
 
-__all__ = ["COST", "ELEMENTS", "INTEGERS", "SIGNED", "a_lanes", "b_lanes"]
-
 COST: Final = 64
 """What an op of matrices counts among others, in ops: about its time."""
 ELEMENTS: Final = {

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-__all__ = ["Sig", "KernelOp", "KERNEL_OPS", "BY_CODE", "BY_NAME", "NAMED", "codes_of"]
-
 
 class Sig(Enum):
     """The rule for an op's registers. T is one type for all unless said otherwise."""

@@ -10,8 +10,6 @@ from wis.kernel.flow import Flow, is_ordered, mask_of, post_dominators
 from wis.kernel.model import WARP, Access, Bar, BufferParam, Kernel, Op, Space, Special, Sync, branch_register
 from wis.kernel.ops import BY_NAME, Sig, codes_of
 
-__all__ = ["Registers", "Uniformity", "uniformity", "warp_uniformity", "block_uniformity", "apart"]
-
 
 class Registers(Set[int]):
     """A set of registers, kept as the bits of ``mask``."""

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from wis.dtypes import ACCUMULATE, DType
 from wis.program import Operand, Scalar
 
-__all__ = ["Array", "Buffers", "Number", "view", "load", "store", "immediate", "convert", "compute_type"]
-
 Array = npt.NDArray[Any]
 Buffers = Sequence[Array | None]  # one u8 array (1-D, contiguous) a buffer; None where a TEMP is still to be made
 Number = int | float | complex | tuple[float, float]  # a pair is a complex number as it comes off the wire

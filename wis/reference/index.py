@@ -14,8 +14,6 @@ from wis.ops import ScatterMode
 from wis.reference.access import Array
 from wis.traps import NO_TRAP, index_key
 
-__all__ = ["gather", "scatter", "take", "put", "sort", "top", "search_sorted", "nonzero"]
-
 _MODES: Final[dict[ScatterMode, np.ufunc]] = {
     ScatterMode.ADD: np.add,
     ScatterMode.MUL: np.multiply,

@@ -8,8 +8,6 @@ import numpy as np
 
 from wis.reference.access import Array
 
-__all__ = ["LANES", "fold", "arg", "accumulate", "running_extreme"]
-
 LANES: Final = 32
 
 _FOLDS: Final[dict[str, tuple[np.ufunc, int]]] = {"sum": (np.add, 0), "prod": (np.multiply, 1)}

@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-__all__ = [
-    "BatchWait", "Lane", "MemoryMove", "MemoryStory", "MemoryWait", "OtherWork", "Program", "RuleSum", "SessionName", "Stretch", "Timeline",
-    "Waits",
-]  # fmt: skip
-
 
 class Lane(msgspec.Struct, frozen=True):
     """One session on one device. Every list has one entry a slot: the time that went to a condition, the batches that ended, and the most

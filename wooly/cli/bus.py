@@ -24,8 +24,6 @@ from wooly.transport.bus import bus_credentials
 if TYPE_CHECKING:
     from nats.aio.client import Client
 
-__all__ = ["connect", "discover", "ping", "principal_of"]
-
 _CONNECT_S: Final = 5.0
 _VIOLATION: Final = re.compile(r"permissions violation for (publish|subscription) to \"([^\"]*)\"", re.IGNORECASE)
 _node_info: Final = msgspec.msgpack.Decoder(NodeInfo)

@@ -16,8 +16,6 @@ from bus_schemas.texts import printable
 from wooly import __version__
 from wooly.errors import WoolyError
 
-__all__ = ["COMMANDS", "EXIT_ERROR", "CommandError", "app", "completion", "echo", "main"]
-
 
 class CommandError(Exception):
     """The message is one line that says what to do."""

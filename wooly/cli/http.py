@@ -12,8 +12,6 @@ from wooly.cli.group import CommandError
 from wooly.errors import ServiceError
 from wooly.rest import Credentials, ask
 
-__all__ = ["get_json", "get_text", "send_json"]
-
 _TIMEOUT_S: Final = 10.0
 
 

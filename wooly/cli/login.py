@@ -25,8 +25,6 @@ from wooly.cli.http import send_json
 from wooly.cli.options import controller_flag
 from wooly.rest import Credentials, detail_of, open_url
 
-__all__ = ["asked", "described", "login", "logout"]
-
 _WHAT: Final = "controller"
 _SESSION: Final = "/api/v1/session"
 _KEYS: Final = "/api/v1/keys"

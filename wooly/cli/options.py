@@ -11,8 +11,6 @@ from wooly import config as configuration
 from wooly.cli.group import CommandError
 from wooly.config import KEYS
 
-__all__ = ["config_flags", "given_flags", "nats_flag", "controller_flag", "billing_flag", "json_flag", "task_body", "task_flags"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 json_flag: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")

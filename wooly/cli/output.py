@@ -14,8 +14,6 @@ from rich.text import Text
 from bus_schemas.texts import printable
 from wooly.cli.group import echo
 
-__all__ = ["Columns", "bytes_text", "columns_within", "print_items", "print_json", "print_table"]
-
 _ID: Final = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 _GAP: Final = 2
 _TIME: Final = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z")

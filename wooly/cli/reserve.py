@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from wooly.api import Client
     from wooly.api.answers import Task, Waiting
 
-__all__ = ["release", "reserve"]
-
 _POLL_S: Final = 0.5
 _POLL_MAX_S: Final = 5.0
 """A scheduler waits with hundreds of these commands: the longer one has waited, the more rarely it asks."""

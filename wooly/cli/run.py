@@ -19,8 +19,6 @@ from wooly.cli.group import CommandError, echo
 from wooly.cli.options import config_flags, given_flags
 from wooly.errors import ActivationError, ConfigError, ServiceError
 
-__all__ = ["profile", "run"]
-
 _OURS = (ActivationError, ConfigError, ServiceError)
 """Errors that no line of the script explains: one line instead of a traceback."""
 

@@ -16,8 +16,6 @@ from wooly.cli.http import get_json, send_json
 from wooly.cli.options import controller_flag, json_flag, task_body, task_flags
 from wooly.cli.output import print_json
 
-__all__ = ["logs", "submit"]
-
 _SCRIPT_BYTES_MAX: Final = 256 << 10
 _WAIT_S: Final = 8
 _RETRY_S: Final = 1.0

@@ -12,8 +12,6 @@ from wooly.cli.group import echo
 from wooly.cli.options import json_flag
 from wooly.cli.output import print_json
 
-__all__ = ["version", "installed"]
-
 
 def installed(package: str) -> str | None:
     """The installed version of ``package``, without importing it."""

@@ -23,8 +23,6 @@ from wooly import progress
 from wooly.errors import CompileError
 from wooly.kernels.nvrtc import compile_to_ptx, nvrtc_version
 
-__all__ = ["Built", "build_cuda", "build_ptx", "load_wis"]
-
 _FAST: Final = frozenset({"-use_fast_math", "--use_fast_math"})
 """Asks for the device's own math functions; everything else stays exact."""
 _FORMAT: Final = 1

@@ -12,8 +12,6 @@ from torch import Tensor
 from wooly.errors import KernelArgumentError
 from wooly.kernels.raw import RawKernel
 
-__all__ = ["compile_and_launch"]
-
 _NAMES: Final = {
     torch.float32: "float",
     torch.float64: "double",

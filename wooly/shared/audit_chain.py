@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["MESSAGE", "ChainError", "Verified", "chained", "signature_line", "verify"]
-
 MESSAGE: Final = b"wooly audit export 1\n"
 _DIGEST: Final = re.compile(rb'(.*),"digest":"([0-9a-f]{64})"\}', re.DOTALL)
 

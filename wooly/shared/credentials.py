@@ -15,8 +15,6 @@ import msgspec
 
 from bus_schemas.subjects import LOCAL
 
-__all__ = ["BusCredentials", "is_encrypted", "plain_hosts", "split_key", "totp_secret", "totp_uri"]
-
 _TLS_SCHEMES: Final = ("tls", "wss")
 
 

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-__all__ = ["Reread", "more_files", "revision_of", "write_atomically"]
-
 T = TypeVar("T")
 
 

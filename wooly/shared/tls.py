@@ -10,8 +10,6 @@ from typing import Any, Self
 
 from wooly.shared.files import Reread
 
-__all__ = ["ReloadingContext", "client_context", "is_loopback", "outside_context"]
-
 
 class ReloadingContext(ssl.SSLContext):
     """A context whose files may be replaced: connections that begin later use what the files hold then."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-__all__ = ["parse_traceparent", "start_tracing", "traceparent_of"]
-
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 """Strict: the text comes from clients, and what the exporter cannot encode would cost other spans."""
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["BY_NAME", "VARIABLES", "Variable"]
-
 _EVERY: Final = ("node", "controller", "billing", "replay", "runner")
 _ALL: Final = (*_EVERY, "operator")
 _REST: Final = ("controller", "billing")

@@ -31,10 +31,6 @@ from services.kit.access.view import Done, Key, Tenant, User
 from services.kit.errors import BusRefused, BusUnavailable, reached
 from services.kit.log import get_logger
 
-__all__ = [
-    "AccessLog", "Change", "TenantActions", "visible_tenants", "PASSWORD_MIN", "UserActions", "UserValues", "visible_users", "KeyActions",
-    "KeyValues", "exported_actions", "matching_user", "visible_actions", "visible_keys",
-]  # fmt: skip
 PASSWORD_MIN: Final = 12
 _RESERVED: Final = frozenset({"local", "bootstrap", "system", "nobody", "everyone"})
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}", re.ASCII)

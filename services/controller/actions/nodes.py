@@ -16,8 +16,6 @@ from services.controller.log_projection import LogProjection
 from services.controller.lookup import check, config_revision, find_node, group_revision, node_revision
 from services.controller.writer import Writer
 
-__all__ = ["ConfigActions", "GroupActions", "GroupValues", "NodeActions"]
-
 
 @dataclass(frozen=True, slots=True)
 class GroupValues:

@@ -20,8 +20,6 @@ from services.kit.access.access import Access
 from services.kit.access.errors import CodeNeeded, Unauthenticated
 from services.kit.access.totp import CODE_USE, RECOVERY_CODES, accepted, factor_of, recovery_code
 
-__all__ = ["SecondFactor"]
-
 _WRONG: Final = "user, password or code is not valid"
 _ENROLLED: Final = "there is a second factor already; remove it with one of its codes, or have an administrator remove it"
 _CHANGED: Final = "password or second factor have changed meanwhile"

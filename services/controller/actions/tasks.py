@@ -24,8 +24,6 @@ from services.controller.writer import Writer
 from services.kit.access import Action
 from services.kit.errors import QuotaReached
 
-__all__ = ["TaskActions"]
-
 
 class TaskActions:
     """Tasks go by id, title or the beginning of their id. Each method raises Denied, NotThere (also for another tenant's task), Ambiguous,

@@ -9,8 +9,6 @@ from services.kit.access import AccessView, Identity
 from services.kit.access.rules import rights
 from services.kit.access.view import Done, Key, Tenant, User
 
-__all__ = ["action_answer", "identity_answer", "key_answer", "tenant_answer", "user_answer"]
-
 
 def tenant_answer(tenant: Tenant) -> Json:
     fact = tenant.fact

@@ -20,8 +20,6 @@ from scheduler.placement.states import (
 )
 from services.controller.presenters import Json
 
-__all__ = ["SETTINGS", "Setting", "config_answer", "settings_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:

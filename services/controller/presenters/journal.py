@@ -9,8 +9,6 @@ from typing import Any, Final
 from scheduler.placement import ClusterView
 from services.controller.presenters import Json, Shown, node_name
 
-__all__ = ["HIDDEN", "timeline_answer", "waits_answer"]
-
 HIDDEN: Final = "another tenant's work"
 
 

@@ -19,8 +19,6 @@ from services.controller.parts import Parts
 from services.controller.presenters import Json
 from services.kit.access import AccessView
 
-__all__ = ["Use", "most_used", "quota_answer", "quota_uses"]
-
 
 @dataclass(frozen=True, slots=True)
 class Use:

@@ -15,11 +15,6 @@ from scheduler.placement.decide import SCORE_MAX, WEIGHTS
 from services.controller.bodies import MIB
 from services.controller.presenters import Json, Shown, everyone, node_name, rfc3339
 
-__all__ = [
-    "REASON_TITLES", "Candidate", "Part", "Placement", "TaskRow", "WhyNot", "placement_answer", "placement_of", "refusal_sentence",
-    "refusals_answer", "run_answer", "task_answer", "task_row",
-]  # fmt: skip
-
 _EXAMPLES: Final = 3
 
 REASON_TITLES: Final[dict[str, str]] = {

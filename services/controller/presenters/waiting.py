@@ -13,8 +13,6 @@ from services.controller.presenters import Json, Shown, node_name, rfc3339
 from services.controller.presenters.tasks import refusals_answer
 from services.controller.web.formats import duration_text
 
-__all__ = ["Waiting", "Way", "waiting_answer", "waiting_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Way:

@@ -28,8 +28,6 @@ from services.kit.credentials import file_text
 from services.kit.errors import SettingError
 from services.kit.tls import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, plain_allowed
 
-__all__ = ["EtcdStore", "EtcdLease", "parse_etcd_url"]
-
 _TIMEOUT_S: Final = 5
 _SILENCE_S: Final = 30.0
 _RETRY_S: Final = 0.5

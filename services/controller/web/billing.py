@@ -16,8 +16,6 @@ from services.controller.errors import Denied, NotThere
 from services.kit.access.web import relay_authorization
 from services.kit.streams import ELECTION_S
 
-__all__ = ["BillingClient", "Refused", "Unreachable"]
-
 _PAGE_TIMEOUT_S: Final = 5.0
 """A page shows what it has without billing's figures."""
 _TIMEOUT: Final = httpx.Timeout(5.0, read=2 * ELECTION_S + 5.0)

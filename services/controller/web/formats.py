@@ -5,11 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-__all__ = [
-    "FILTERS", "bytes_text", "clock_time", "compact_text", "count_text", "credits_text", "duration_text", "gib_seconds_text", "iso_time",
-    "short_time",
-]  # fmt: skip
-
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

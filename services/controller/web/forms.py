@@ -21,8 +21,6 @@ from litestar.response import Redirect
 from services.controller.errors import Invalid
 from services.kit.access.web import CSRF_FIELD, check_form_token
 
-__all__ = ["Values", "form_values", "read_as", "revision_in", "COOKIE", "Kind", "forget_cookie", "read_flash", "redirect"]
-
 T = TypeVar("T")
 Values = dict[str, Any]
 """Field -> text, or a list of texts where the form may give several."""

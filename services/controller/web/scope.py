@@ -7,8 +7,6 @@ from typing import Final
 
 from services.kit.access import ACTIONS, Action, Identity, allowed
 
-__all__ = ["CLUSTER", "Scope"]
-
 
 @dataclass(frozen=True, slots=True)
 class Scope:

@@ -30,8 +30,6 @@ from services.kit.access.rules import Identity
 from services.kit.access.web import Proof
 from services.kit.bus import Bus
 
-__all__ = ["Web", "WEB_ROUTES"]
-
 WEB_ROUTES: Final[list[Any]] = [
     serve_asset, live_stream, *DASHBOARD, *NODES, *API, *TASKS, *GROUPS, *CLUSTER, *TIERS, *ACCESS, *CREDITS, *UTILIZATION,
 ]  # fmt: skip

@@ -20,8 +20,6 @@ from services.controller.web.live import HEARTBEAT, Busy, Channel, Live
 from services.controller.web.scope import Scope
 from services.kit.access.web import identity_of, proof_of
 
-__all__ = ["live_stream"]
-
 _STUCK_S: Final = 30.0
 """A reader that takes nothing for this long is disconnected; its browser reconnects."""
 _LIFE_S: Final = 600.0

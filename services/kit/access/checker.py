@@ -38,8 +38,6 @@ from services.kit.errors import QuotaReached, reached
 from services.kit.log import get_logger
 from wooly.shared.lru import LruDict
 
-__all__ = ["NO_PASSWORD", "NO_SECRET", "PASSWORD_MAX", "Checker", "FailureLimits", "Hasher", "address_group"]
-
 _KEPT: Final = 20_000
 _IPV6_PREFIX: Final = 64
 

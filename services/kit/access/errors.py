@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from services.kit.errors import RequestError
 
-__all__ = ["AccessError", "CodeNeeded", "CrossSite", "Forbidden", "Hidden", "Unauthenticated", "Unsure"]
-
 
 class AccessError(RequestError):
     """Base of all errors of this package."""

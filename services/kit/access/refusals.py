@@ -12,8 +12,6 @@ from typing import Final
 
 from bus_schemas.events import ActionTaken
 
-__all__ = ["BUCKETS_MAX", "DENIED", "FAILED", "Refusal", "Refusals", "records"]
-
 FAILED: Final = "session.fail"
 DENIED: Final = "access.deny"
 BUCKETS_MAX: Final = 32

@@ -13,11 +13,6 @@ from typing import Final, Literal, get_args
 
 from services.kit.access.errors import Forbidden
 
-__all__ = [
-    "ACTIONS", "AUDITED", "Action", "Identity", "PEOPLE", "ROLES", "SCOPES", "allowed", "check_grant", "check_over", "local_identity",
-    "may_at_all", "rights",
-]  # fmt: skip
-
 Action = Literal[
     "cluster.read",
     "node.read",

@@ -21,12 +21,6 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-__all__ = [
-    "FLOW_S", "KEY_ID", "KeyText", "LoginFlow", "RELAY_S", "RENEW_AFTER_S", "SESSION_MAX_S", "SESSION_S", "TOKEN_PREFIX", "Token",
-    "csrf_token", "is_key_id", "make_key", "make_login_flow", "parse_key", "read_login_flow", "read_token", "write_login_flow",
-    "write_token",
-]  # fmt: skip
-
 _KEY_ID_BYTES: Final = 10
 _KEY_SECRET_BYTES: Final = 32
 KEY_ID: Final = "[a-z2-7]{16}"

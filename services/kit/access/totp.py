@@ -15,8 +15,6 @@ from typing import Final
 
 from blake3 import blake3
 
-__all__ = ["CODE_USE", "RECOVERY_CODES", "SECRET_PATTERN", "accepted", "code_at", "factor_of", "recovery_code", "unforgotten"]
-
 CODE_USE: Final = "code.use"
 """The action of an audit record; its target is what ``accepted`` gave."""
 SECRET_PATTERN: Final = r"\A[A-Z2-7]{32}\Z"

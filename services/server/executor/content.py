@@ -26,8 +26,6 @@ from bus_schemas.dataport import Denied
 from jit.engine import Shared, Space
 from services.server.executor.staging import Staging
 
-__all__ = ["SHARE_BYTES_MIN", "Charges", "ChunkSource", "Content", "split"]
-
 
 def split(nbytes: int, holders: Collection[str]) -> dict[str, int]:
     """What each of ``holders`` (different ones) is charged for a block of ``nbytes``."""

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 from bus_schemas.batch import Fault
 
-__all__ = ["Refused", "Needs", "Awaits", "Unprepared", "SwapError", "SwapFull", "SwapAway", "SwapCorrupt"]
-
 
 class Refused(Exception):
     """The tenant's fault: the batch has no effect. ``fault.fatal`` says whether the session is over."""

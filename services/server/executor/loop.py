@@ -73,9 +73,6 @@ from services.server.protocol import (
 )
 from services.server.stop_page import StopPage, stop_page_path
 
-__all__ = ["Commands", "Executor"]
-
-
 _RECEIVE_BYTES: Final = 1 << 20
 _RECALLED_BYTES_MAX: Final = 4 << 20
 """Of answers that are sent again at a time: a session may ask as often as it likes, and all sessions wait while they leave."""

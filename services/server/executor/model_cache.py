@@ -56,8 +56,6 @@ from services.server.executor.quota_watch import QuotaWatch
 from services.server.model_cache_door import cache_key
 from wooly.shared.files import write_atomically
 
-__all__ = ["CacheError", "CachePort", "ModelCache"]
-
 _DIGEST_BYTES: Final = 32
 _ORPHAN_S: Final = 3600.0
 """A chunk of no model is left of an ``add`` that was cut off, or belongs to one under way that is not older than this."""

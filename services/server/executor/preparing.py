@@ -26,8 +26,6 @@ from services.server.executor.programs import Programs
 from services.server.executor.tenant import Brought
 from services.server.protocol import Compiled, MemoryFreed, Prepared, Report
 
-__all__ = ["NO_BODIES", "Preparing"]
-
 _UNLIMITED: Final = 1 << 62
 """What waits is bounded by the batches that sessions may have outstanding."""
 _BUDGET: Final = TurnsConfig(QUOTAS["compile_ns"].rate(), lane_items_max=_UNLIMITED, waiting_bytes_max=_UNLIMITED, late=True)

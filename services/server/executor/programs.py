@@ -34,8 +34,6 @@ from wis.program import BufferKind, Program
 from wis.verify import Verified, verify
 from wooly.shared.lru import LruDict
 
-__all__ = ["Foresight", "Programs", "Ready", "Plan", "UnderWay"]
-
 _PROGRAMS_MAX: Final = 64
 
 _Numbers = npt.NDArray[np.int64]

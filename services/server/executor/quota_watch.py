@@ -13,8 +13,6 @@ from bus_schemas.telemetry import QuotaUse
 from scheduler.quotas import Asked, Refusals, answer
 from services.server.protocol import QuotasUsed
 
-__all__ = ["QuotaWatch"]
-
 _USES_MAX: Final = 64
 
 

@@ -19,8 +19,6 @@ from bus_schemas.telemetry import QuotaUse
 from scheduler.quotas import Asked
 from services.server.executor.quota_watch import QuotaWatch
 
-__all__ = ["ANSWER_BYTES_MIN", "CACHE_BYTES", "Held", "Staging"]
-
 CACHE_BYTES: Final = 256 << 20
 """Chunks already used are kept up to this many bytes a tenant, so that equal bytes need not travel again."""
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 
 from services.kit.log import get_logger
 
-__all__ = ["Gate", "Job", "Mover"]
-
 
 class _Launching(AbstractContextManager[None]):
     """Made once for every gate: the launching thread comes by with every batch."""

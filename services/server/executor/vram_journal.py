@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 from scheduler.vram import Decision, Stimulus, VramState
 from scheduler.vram.journal import Journal, encode_state
 
-__all__ = ["VramJournal", "Taken"]
-
 _BYTES_MAX: Final = 16 << 20
 """Kept for a server that is away; what is more ends the segment."""
 

@@ -39,8 +39,6 @@ from wis.kernel.model import (
 from wis.kernel.module import ArgKind, Argument, Entry, Field, Variable
 from wis.kernel.ops import BY_NAME
 
-__all__ = ["Variables", "assemble"]
-
 _DECLARED: Final = {
     **{f"{kind}{bits}": DType[f"{'I' if kind == 's' else 'U'}{bits}"] for kind in "bus" for bits in (8, 16, 32, 64)},
     "f16": DType.F16, "bf16": DType.BF16, "f32": DType.F32, "f64": DType.F64, "f16x2": DType.U32, "bf16x2": DType.U32, "pred": DType.U8,

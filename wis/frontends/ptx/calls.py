@@ -11,8 +11,6 @@ from wis.frontends.ptx.scene import Slot
 from wis.frontends.ptx.syntax import Address, Instruction, Name, Operand, Register
 from wis.kernel.model import RegType, Space
 
-__all__ = ["MATH", "argument_store", "result_load"]
-
 MATH: Final = {
     f"__wis_{name}f": name
     for name in (

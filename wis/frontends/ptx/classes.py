@@ -7,8 +7,6 @@ from typing import Final
 from wis.frontends.ptx.syntax import Address, Instruction, Not, Operand, Pair, PtxError, Register, Routine, Vector
 from wis.kernel.model import RegType
 
-__all__ = ["choose", "registers_of", "FIXED", "BITS", "INTEGER"]
-
 INTEGER: Final = {8: RegType.I16, 16: RegType.I16, 32: RegType.I32, 64: RegType.I64}
 """The integer register for a width."""
 BITS: Final = {

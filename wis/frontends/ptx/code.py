@@ -13,8 +13,6 @@ from typing import Final
 
 from wis.kernel.model import RegType, Space
 
-__all__ = ["Node", "End", "Part", "Code", "GENERIC", "PSEUDO", "signed"]
-
 GENERIC: Final = Space.ARENA
 PSEUDO: Final = frozenset({"argument", "symbol", "to_generic", "from_generic", "low_bits"})
 

@@ -16,8 +16,6 @@ from wis.frontends.ptx.lowering import FLOATS, HALVES, RoutineLowering, lowers
 from wis.frontends.ptx.syntax import Instruction, Operand, Register
 from wis.kernel.model import RegType, Rounding
 
-__all__ = ["ROUNDINGS", "float_arithmetic", "half", "half_bits", "joined", "narrowed", "rounding", "saturated", "widened"]
-
 _I16, _I32, _F32, _F64, _PRED = RegType.I16, RegType.I32, RegType.F32, RegType.F64, RegType.PRED
 ROUNDINGS: Final = {"rn": Rounding.NEAREST, "rz": Rounding.ZERO, "rm": Rounding.DOWN, "rp": Rounding.UP}
 

@@ -18,8 +18,6 @@ from wis.frontends.ptx.code import Code, End, Node, Part
 from wis.frontends.ptx.syntax import PtxError
 from wis.kernel.model import RegType
 
-__all__ = ["compact_order", "merge", "reachable", "reducible", "split"]
-
 _COPIES_MAX: Final = 2_000  # ops that making a graph reducible may add
 
 

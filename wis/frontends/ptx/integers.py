@@ -11,8 +11,6 @@ from wis.frontends.ptx.lowering import FLOATS, RoutineLowering, lowers, pair
 from wis.frontends.ptx.syntax import Instruction, Number, Operand
 from wis.kernel.model import RegType
 
-__all__ = ["packed"]
-
 _I16, _I32, _I64, _PRED = RegType.I16, RegType.I32, RegType.I64, RegType.PRED
 _FLOAT_MODS: Final = "rn rz rm rp ftz sat"
 _FLOAT_TYPES: Final = frozenset({*FLOATS, "f16x2", "bf16x2"})

@@ -25,8 +25,6 @@ from wis.frontends.ptx.syntax import (
     tokens,
 )
 
-__all__ = ["parse", "SIZES", "VERSIONS"]
-
 VERSIONS: Final = ((6, 0), (9, 9))
 """Versions of PTX that are accepted, first and last."""
 SIZES: Final = {

@@ -20,8 +20,6 @@ from wis.frontends.ptx.scene import Scene, Symbol
 from wis.frontends.ptx.syntax import PtxError
 from wis.kernel.model import LOCAL_BASE, SHARED_BASE, RegType, Space
 
-__all__ = ["AddressRoot", "Provenance", "resolve"]
-
 _PLAIN: Final = -1
 _NONE: Final = -2
 _I32, _I64 = RegType.I32, RegType.I64

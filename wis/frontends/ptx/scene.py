@@ -9,8 +9,6 @@ from wis.frontends.ptx.classes import BITS, FIXED, INTEGER
 from wis.frontends.ptx.syntax import Address, Name, Param, PtxError, Routine, Source
 from wis.kernel.model import RegType
 
-__all__ = ["Symbol", "Slot", "Signature", "Scene"]
-
 _FLOATS: Final = {"f32": RegType.F32, "f64": RegType.F64, "f16": RegType.F16, "bf16": RegType.BF16}
 
 

@@ -9,11 +9,6 @@ from typing import Final, NamedTuple
 
 from wis.errors import ParseError
 
-__all__ = [
-    "Address", "Instruction", "Name", "Not", "Number", "Operand", "Pair", "Param", "Register", "Routine", "Source", "Variable", "Vector",
-    "number", "tokens", "PtxError",
-]  # fmt: skip
-
 
 class PtxError(ParseError):
     """PTX that cannot become kernels: not PTX at all, of a version or with an instruction that is not known, or not portable.

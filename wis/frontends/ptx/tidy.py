@@ -12,8 +12,6 @@ from typing import Final
 from wis.frontends.ptx.code import Code, End, Node, Part, signed
 from wis.kernel.model import RegType
 
-__all__ = ["define_everything", "tidy"]
-
 _I32, _I64 = RegType.I32, RegType.I64
 _EFFECTS: Final = frozenset(
     {

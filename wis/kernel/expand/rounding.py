@@ -16,8 +16,6 @@ from wis.kernel.model import RegType as T
 from wis.kernel.model import Rounding
 from wis.kernel.strict.trace import Value, bits, fma, real, sel
 
-__all__ = ["RULES"]
-
 _INF: Final = float("inf")
 _BITS: Final = {T.F16: T.I16, T.BF16: T.I16, T.F32: T.I32, T.F64: T.I64}
 

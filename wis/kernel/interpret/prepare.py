@@ -17,8 +17,6 @@ from wis.kernel.model import Block, Kernel, Math, Op, RegType, Terminator, succe
 from wis.kernel.ops import BY_CODE, KernelOp, Sig
 from wis.kernel.verify import TRAPPING, VerifiedKernel
 
-__all__ = ["Step", "PreparedBlock", "PreparedKernel", "prepare"]
-
 
 @dataclass(frozen=True, slots=True)
 class Step:

@@ -18,8 +18,6 @@ from wis.kernel.ops import NAMED, KernelOp, Sig
 from wis.reference.access import convert
 from wis.reference.elementwise import MAP, wide
 
-__all__ = ["WIS", "NUMPY", "Array", "from_bits", "value"]
-
 Array = npt.NDArray[Any]
 
 WIS: Final[dict[RegType, DType]] = {

@@ -14,8 +14,6 @@ from wis.kernel.model import RegType
 from wis.kernel.strict.logarithm import log1p_finite, log_finite
 from wis.kernel.strict.trace import INF, NAN, SIGN, Value, bits, fma, horner, numbers, sel, with_sign
 
-__all__ = ["sin", "cos", "tan", "asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh"]
-
 _PI_4: Final = float.fromhex("0x1.921fb6p-1")
 _TWO_OVER_PI: Final = (0x28, 0xBE60DB93, 0x91054A7F, 0x09D5F47D, 0x4D377036, 0xD8A5664F, 0x10E4107F)  # 26 zero bits, then the fraction
 _QUARTER: Final = numbers("0x1.921fb6p-25 -0x1.777a5cp-50 0x1.921fb6p-57")  # pi / 2 * 2**-25 and what it lacks, pi / 2 * 2**-57

@@ -12,8 +12,6 @@ from wis.kernel.model import RegType
 from wis.kernel.strict.exponential import logistic
 from wis.kernel.strict.trace import INF, NAN, Value, bits, fma, horner, numbers, real, sel
 
-__all__ = ["exp", "exp2", "log", "log2", "tanh", "sigmoid", "exp_near", "log_finite", "log_near"]
-
 _ROUND: Final = 1.5 * 2**52
 _SQRT_HALF: Final = 0x3FE6A09E00000000
 _EXPONENT: Final = 0xFFF << 52

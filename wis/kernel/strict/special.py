@@ -12,8 +12,6 @@ from wis.kernel.strict.double import exp_near, log_finite, log_near
 from wis.kernel.strict.exponential import power_of_two_normal
 from wis.kernel.strict.trace import INF, NAN, Value, fma, horner, numbers, sel
 
-__all__ = ["lgamma", "digamma", "erf", "erfc", "erfinv"]
-
 _HALF_LOG_2_PI: Final = float.fromhex("0x1.d67f1c864beb5p-1")
 _NEAR: Final = numbers(
     "0x1.ccf151e1706b5p-2 -0x1.e965863242e1cp-4 0x1.6cb620993c6fap-5 -0x1.382e1293c8be2p-6 0x1.1f97829b1ead1p-7 -0x1.14f9e978b3ba3p-8 "

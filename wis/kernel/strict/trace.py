@@ -19,8 +19,6 @@ from typing import Final
 from wis.kernel.model import Block, Function, Op, RegType, Ret
 from wis.kernel.ops import BY_NAME
 
-__all__ = ["INF", "NAN", "SIGN", "Trace", "Value", "bits", "fma", "horner", "numbers", "real", "sel", "trace", "with_sign"]
-
 _FLOATS: Final = {RegType.F32: "<f", RegType.F64: "<d"}
 _PARTNER: Final = {RegType.F32: RegType.I32, RegType.F64: RegType.I64, RegType.I32: RegType.F32, RegType.I64: RegType.F64}
 

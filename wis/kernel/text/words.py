@@ -14,8 +14,6 @@ from wis.errors import ParseError
 from wis.kernel.model import Atomic, Matrix, RegType, Rounding, Scope, Shuffle, Space, Special, Vote
 from wis.kernel.ops import KernelOp, Sig
 
-__all__ = ["NAME", "NUMBER", "Reader", "attributes_text", "dtype_text", "name_text", "read_attributes", "reg_type_text", "registers_text"]
-
 NUMBER: Final = r"-?[0-9]{1,20}"
 NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*|\"(?:[^\"\\]|\\.)*\""
 """A name: an identifier, or a string as in JSON."""
