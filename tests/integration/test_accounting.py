@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
-import pytest
 
 from billing.projection import BillingView
 from bus_schemas.events import DeviceAccounted, NodeLost, NodeRegistered, SessionClosedFact, SessionOpenedFact, UsageRecorded
 from tests.support.node import Node, add_one, increment, until
 from wooly.link import Flush
 from wooly.session import Session
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with Node(tmp_path) as node:
-        yield node
 
 
 def work(session: Session, steps: int, first_handle: int = 1) -> None:

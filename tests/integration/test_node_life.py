@@ -8,7 +8,6 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -25,12 +24,6 @@ from tests.support.node import DEADLINE_S, Node, asked, floats, increment, until
 from tests.support.replayed import verify
 from wooly.errors import NodeLostError
 from wooly.link import Flush
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with Node(tmp_path) as node:
-        yield node
 
 
 def telemetry(node: Node, count: int) -> list[Telemetry]:

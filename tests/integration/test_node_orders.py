@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -24,12 +21,6 @@ NBYTES = 8 * SIZE
 STEPS = 3_000
 LONG = chain_of(STEPS, SIZE)
 """Some tenths of a second on the reference backend."""
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with Node(tmp_path) as node:
-        yield node
 
 
 def warm(session: Session, program: Program) -> Session:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -40,12 +39,6 @@ NBYTES = 8 * SIZE
 STEPS = 3_000
 LONG = chain_of(STEPS, SIZE)
 """Some tenths of a second on the reference backend: many slices."""
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with Node(tmp_path) as node:
-        yield node
 
 
 def expected(batches: int, steps: int = STEPS) -> npt.NDArray[np.float64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,12 +28,6 @@ from wooly.transport.opening import Lost
 from wooly.transport.session_state import Sent
 
 N = 16
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with Node(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

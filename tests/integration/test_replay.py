@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,12 +27,6 @@ from wooly.session import Session
 @pytest.fixture
 def wooly(tmp_path: Path) -> Wooly:
     return command_in(tmp_path)
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    with Node(tmp_path) as node:
-        yield node
 
 
 def parts(node: Node) -> list[JournalPart]:

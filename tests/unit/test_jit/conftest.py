@@ -132,7 +132,7 @@ def _dtype_of(b: Builder, buffer: int) -> DType:
 
 
 def interrupted(engine: Engine, work: Callable[[], object]) -> BaseException | None:
-    """What ``work`` raises, while the engine is asked to stop until it ends."""
+    """What ``work`` raises while the engine interrupts it until it ends."""
     outcome: list[BaseException | None] = [None]
 
     def run() -> None:

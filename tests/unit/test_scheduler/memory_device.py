@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from scheduler.vram import AllocationRequested, Allow, Decision, DeviceConfigured, Holds, SessionOpened, Stimulus, SwappedOut, Vram
+from scheduler.vram import (
+    AllocationRequested,
+    Allow,
+    Await,
+    Decision,
+    DeviceConfigured,
+    Holds,
+    SessionOpened,
+    Stimulus,
+    SwapOut,
+    SwappedOut,
+    Vram,
+)
 
-__all__ = ["IDLE", "Device"]
+__all__ = ["IDLE", "Device", "leaving"]
 
 IDLE = 100
 
@@ -38,3 +50,14 @@ class Device:
 
     def out(self, session: str, nbytes: int) -> list[Decision]:
         return self.tell(SwappedOut(self.at, session, nbytes))
+
+
+def leaving() -> Device:
+    """Of 80 bytes that "a" holds, 30 leave for a batch of "b"; "c" is open."""
+    device = Device()
+    device.holding("a", 80)
+    device.open("b")
+    device.open("c")
+    device.at = 200
+    assert device.ask("b", 50) == [SwapOut("a", 30, "b"), Await("b", 1200)]
+    return device

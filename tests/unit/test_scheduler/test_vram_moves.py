@@ -37,7 +37,7 @@ from scheduler.vram.journal import Record, decode_journal, decode_state, encode_
 from scheduler.vram.quota import device_full
 from scheduler.vram.state import SessionMemory
 from tests.support.replayed import ReplayMismatch, replay_vram, verify_vram
-from tests.unit.test_scheduler.memory_device import IDLE, Device
+from tests.unit.test_scheduler.memory_device import IDLE, Device, leaving
 
 MIB = 1 << 20
 
@@ -87,12 +87,7 @@ def test_a_session_that_is_swapped_out_twice_has_both_parts_to_bring_back() -> N
 
 
 def test_memory_that_leaves_for_a_batch_is_not_taken_by_an_equal_one() -> None:
-    device = Device()
-    device.holding("a", 80)
-    device.open("b")
-    device.open("c")
-    device.at = 200
-    assert device.ask("b", 50) == [SwapOut("a", 30, "b"), Await("b", 1200)]
+    device = leaving()
     assert device.ask("c", 10) == [Await("c", 1200)]
     assert memory(device, "a").leaving_for == "b"
     device.open("p", 1)

@@ -31,7 +31,7 @@ from scheduler.vram import (
     hottest,
 )
 from scheduler.vram.victims import reachable_bytes
-from tests.unit.test_scheduler.memory_device import IDLE, Device
+from tests.unit.test_scheduler.memory_device import IDLE, Device, leaving
 
 
 @dataclass(frozen=True)
@@ -98,12 +98,7 @@ def test_one_just_swapped_is_not_chosen_while_another_has_not_been() -> None:
 
 
 def test_what_is_free_and_what_leaves_is_set_aside_for_who_waits() -> None:
-    device = Device()
-    device.holding("a", 80)
-    device.open("b")
-    device.open("c")
-    device.at = 200
-    assert device.ask("b", 50) == [SwapOut("a", 30, "b"), Await("b", 1200)]
+    device = leaving()
     assert device.ask("c", 10)[-1] == Await("c", 1200), "the 20 that were free are b's now"
     assert device.out("a", 30) == [MemoryReady("b"), SwapOut("a", 10, "c")]
     assert device.ask("b", 50) == [Allow("b", 50)]
