@@ -166,6 +166,7 @@ class Script:
             touched = {_storage(names[n]) for n in used if isinstance(names.get(n), torch.Tensor)} - {0}
             program.rounded |= {n for n, v in names.items() if NAME.fullmatch(n) and isinstance(v, torch.Tensor) and _storage(v) in touched}
 
+    @torch.no_grad()
     def _bounded(self, used: set[str]) -> bool:
         for name in used:
             value = self.names.get(name)
@@ -176,11 +177,11 @@ class Script:
             if value.is_complex() and not bool(torch.isfinite(value).all()):  # torch adds alpha * x, of which 0 * inf is a part
                 return False
             if value.is_floating_point():  # of numbers next to the limit, what a sum or product gives depends on its order
-                finite = value.detach()[torch.isfinite(value)]
+                finite = value[torch.isfinite(value)]
                 if bool((finite.abs() > torch.finfo(value.dtype).max / 2).any()):
                     return False
             if name in self.program.rounded and value.numel() and value.dtype != torch.bool:
-                plain = value.detach().to(torch.complex128 if value.is_complex() else torch.float64)
+                plain = value.to(torch.complex128 if value.is_complex() else torch.float64)
                 if not bool((plain.abs() < MAGNITUDE_MAX).all()):
                     return False
         return True
