@@ -150,6 +150,8 @@ def _of_nested(aten: Any, every: Any) -> None:
     key, (cpu_key, cpu_keys) = "NestedTensorPrivateUse1", nested.CPU_KEY
     every.fallback(fallback.on_sparse, key)
     aten.impl(nested.MADE_OF_BUFFER, view_kernel(overload(f"aten::{nested.MADE_OF_BUFFER}")), "PrivateUse1")
+    for attending in (key, "AutogradNestedTensor"):
+        aten.impl("scaled_dot_product_attention", attention.of_nested, attending)
     for name in all_op_names():
         op = overload(name) if name.startswith("aten::") and has_kernel(name, cpu_key) else None
         if op is not None:

@@ -55,6 +55,14 @@ with torch.no_grad():
     logits = model.eval()(tokens)
     print(logits.topk(3).indices, logits.argmax(-1), torch.multinomial(logits.softmax(-1), 2))
 """,
+    "padding": """
+model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2).to(device).eval()
+x, padding = torch.randn(2, 5, 16, device=device), torch.arange(5, device=device) >= torch.tensor([[2], [4]], device=device)
+with torch.no_grad():
+    print(model(x, src_key_padding_mask=padding).sum())
+nested = torch.nested.nested_tensor([torch.randn(2, 16), torch.randn(3, 16)], device=device)
+print((nn.LayerNorm(16).to(device)(nested) * 2).to_padded_tensor(0.0).sum())
+""",
     "cnn": """
 model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout2d(0.2), nn.Flatten(),
                       nn.Linear(64, 3)).to(device, memory_format=torch.channels_last)

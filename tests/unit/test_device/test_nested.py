@@ -121,6 +121,24 @@ def test_attention_without_gradients() -> None:
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-5, atol=1e-5, equal_nan=True)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_nested_heads(causal: bool) -> None:
+    """Of each part it is the attention of that part."""
+    queries, keys = rows("cpu", (2, 4, 1), 8), rows("cpu", (2, 4, 1) if causal else (3, 1, 2), 8)
+    ours = [[x.detach().cuda().requires_grad_() for x in parts] for parts in (queries, keys)]
+
+    def heads(parts: list[Tensor]) -> Tensor:
+        return torch.nested.as_nested_tensor([x.view(-1, 2, 4) for x in parts]).transpose(1, 2)
+
+    out = F.scaled_dot_product_attention(heads(ours[0]), heads(ours[1]), heads(ours[1]), is_causal=causal).transpose(1, 2)
+    split = [[x.view(1, -1, 2, 4).transpose(1, 2) for x in parts] for parts in (queries, keys)]
+    want = [F.scaled_dot_product_attention(q, k, k, is_causal=causal).transpose(1, 2)[0] for q, k in zip(*split, strict=True)]
+    near(list(out.unbind()), want)
+    out.to_padded_tensor(0.0).square().sum().backward()
+    torch.stack([w.square().sum() for w in want]).sum().backward()
+    near([x.grad for parts in ours for x in parts], [x.grad for parts in (queries, keys) for x in parts])
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(RuntimeError, match="Mask must be left-aligned"):
         torch._nested_tensor_from_mask(torch.ones(1, 2, 3, device="cuda"), torch.tensor([[False, True]], device="cuda"))

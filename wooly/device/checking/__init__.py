@@ -23,7 +23,9 @@ from wooly.device.schema import describe, overload
 
 __all__ = ["Checked", "REPORT", "switch_on"]
 
-_NOT_COMPARED: Final = frozenset("set_ is_set_to record_stream is_pinned _copy_from _copy_from_and_resize".split())
+_NOT_COMPARED: Final = frozenset(
+    "set_ is_set_to record_stream is_pinned _copy_from _copy_from_and_resize _nested_from_padded _nested_tensor_from_mask".split()
+)
 """Operations that only deal with storages, or hand on to another operation that is compared."""
 
 
