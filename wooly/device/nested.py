@@ -8,7 +8,7 @@ machine, visibly.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -113,63 +113,97 @@ def _layer_norm_backward(
 # --- the fast paths of torch.nn
 
 
+class _Attention(NamedTuple):
+    """What follows query, key and value in torch's schema. ``mask`` is not 0 where attention is not paid: [length, length],
+    [batch, length], [batch, heads, length, length] for a ``mask_type`` of 0, 1, 2."""
+
+    embed_dim: int
+    num_head: int
+    qkv_weight: Tensor
+    qkv_bias: Tensor
+    proj_weight: Tensor
+    proj_bias: Tensor
+    mask: Tensor | None = None
+    need_weights: bool = True
+    average_attn_weights: bool = True
+    mask_type: int | None = None
+
+
 @composite("aten::_native_multi_head_attention")
-def multi_head_attention(
-    query: Tensor, key: Tensor, value: Tensor, embed_dim: int, num_head: int,
-    qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor,
-    mask: Tensor | None = None, need_weights: bool = True, average_attn_weights: bool = True, mask_type: int | None = None,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """``mask`` is not 0 where attention is not paid: [length, length], [batch, length], [batch, heads, length, length] for a
-    ``mask_type`` of 0, 1, 2."""
+def multi_head_attention(query: Tensor, key: Tensor, value: Tensor, *how: Any) -> tuple[Tensor, Tensor | None]:
+    """``how``: _Attention. Nested tensors are one and the same."""
+    return _attend(query, key, value, _Attention(*how))
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, how: _Attention) -> tuple[Tensor, Tensor | None]:
+    mask, mask_type = how.mask, how.mask_type
     sizes = query._nested_tensor_size() if query.is_nested else None
     if sizes is not None:
         query = key = value = query.to_padded_tensor(0.0)
         mask, mask_type = (torch.arange(query.size(1), device="cpu") >= sizes[:, :1]).to(query.device), 1
     q, k, v = (
-        F.linear(x, w, b).view(x.size(0), x.size(1), num_head, -1).transpose(1, 2)
-        for x, w, b in zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
+        F.linear(x, w, b).view(x.size(0), x.size(1), how.num_head, -1).transpose(1, 2)
+        for x, w, b in zip((query, key, value), how.qkv_weight.chunk(3), how.qkv_bias.chunk(3), strict=True)
     )
     allowed = None if mask is None else mask.bool().logical_not()
     if allowed is not None and mask_type == 1:
         allowed = allowed[:, None, None, :]
     weights = None
-    if need_weights:
+    if how.need_weights:
         scores = (q * q.size(-1) ** -0.5) @ k.mT
         weights = (scores if allowed is None else scores.masked_fill(~allowed, float("-inf"))).softmax(-1)
     out = F.scaled_dot_product_attention(q, k, v, allowed) if weights is None else weights @ v
-    out = F.linear(out.transpose(1, 2).flatten(2), proj_weight, proj_bias)
-    if weights is not None and average_attn_weights:
+    out = F.linear(out.transpose(1, 2).flatten(2), how.proj_weight, how.proj_bias)
+    if weights is not None and how.average_attn_weights:
         weights = weights.mean(1)
     return out if sizes is None else from_padded(out, sizes), weights
 
 
-@composite("aten::_transformer_encoder_layer_fwd")
-def encoder_layer(
-    src: Tensor, embed_dim: int, num_heads: int, qkv_weight: Tensor, qkv_bias: Tensor, proj_weight: Tensor, proj_bias: Tensor,
-    use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Tensor, norm_bias_1: Tensor, norm_weight_2: Tensor, norm_bias_2: Tensor,
-    ffn_weight_1: Tensor, ffn_bias_1: Tensor, ffn_weight_2: Tensor, ffn_bias_2: Tensor,
-    mask: Tensor | None = None, mask_type: int | None = None,
-) -> Tensor:  # fmt: skip
-    """``src`` may be nested."""
+class _Layer(NamedTuple):
+    """What follows the source in torch's schema."""
 
-    def attend(x: Tensor) -> Tensor:
-        parameters = qkv_weight, qkv_bias, proj_weight, proj_bias
-        return multi_head_attention(x, x, x, embed_dim, num_heads, *parameters, mask, need_weights=False, mask_type=mask_type)[0]
+    embed_dim: int
+    num_heads: int
+    qkv_weight: Tensor
+    qkv_bias: Tensor
+    proj_weight: Tensor
+    proj_bias: Tensor
+    use_gelu: bool
+    norm_first: bool
+    eps: float
+    norm_weight_1: Tensor
+    norm_bias_1: Tensor
+    norm_weight_2: Tensor
+    norm_bias_2: Tensor
+    ffn_weight_1: Tensor
+    ffn_bias_1: Tensor
+    ffn_weight_2: Tensor
+    ffn_bias_2: Tensor
+    mask: Tensor | None = None
+    mask_type: int | None = None
+
+
+@composite("aten::_transformer_encoder_layer_fwd")
+def encoder_layer(src: Tensor, *layer: Any) -> Tensor:
+    """``layer``: _Layer. ``src`` may be nested."""
+    p = _Layer(*layer)
+    how = _Attention(*p[:6], mask=p.mask, need_weights=False, mask_type=p.mask_type)
 
     def feed_forward(x: Tensor) -> Tensor:
-        inner = F.linear(x, ffn_weight_1, ffn_bias_1)
-        return F.linear(F.gelu(inner) if use_gelu else F.relu(inner), ffn_weight_2, ffn_bias_2)
+        inner = F.linear(x, p.ffn_weight_1, p.ffn_bias_1)
+        return F.linear(F.gelu(inner) if p.use_gelu else F.relu(inner), p.ffn_weight_2, p.ffn_bias_2)
 
     def first_norm(x: Tensor) -> Tensor:
-        return F.layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
+        return F.layer_norm(x, (p.embed_dim,), p.norm_weight_1, p.norm_bias_1, p.eps)
 
     def second_norm(x: Tensor) -> Tensor:
-        return F.layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
+        return F.layer_norm(x, (p.embed_dim,), p.norm_weight_2, p.norm_bias_2, p.eps)
 
-    if norm_first:
-        x = src + attend(first_norm(src))
+    if p.norm_first:
+        inner = first_norm(src)
+        x = src + _attend(inner, inner, inner, how)[0]
         return x + feed_forward(second_norm(x))
-    x = first_norm(src + attend(src))
+    x = first_norm(src + _attend(src, src, src, how)[0])
     return second_norm(x + feed_forward(x))
 
 

@@ -4,6 +4,8 @@ that was seen.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -78,29 +80,45 @@ def _scale_of(low: Tensor, high: Tensor, quant_min: int, quant_max: int, symmetr
     return scale.float(), zero_point.clamp(quant_min, quant_max).round().int()
 
 
+class _Observer(NamedTuple):
+    """What follows the numbers in torch's schema."""
+
+    observer_on: Tensor
+    fake_quant_on: Tensor
+    running_min: Tensor
+    running_max: Tensor
+    scale: Tensor
+    zero_point: Tensor
+    averaging_const: float
+    quant_min: int
+    quant_max: int
+    ch_axis: int
+    per_row_fake_quant: bool = False
+    symmetric_quant: bool = False
+
+
 @composite("aten::_fused_moving_avg_obs_fq_helper")
-def observed(
-    x: Tensor, observer_on: Tensor, fake_quant_on: Tensor, running_min: Tensor, running_max: Tensor, scale: Tensor, zero_point: Tensor,
-    averaging_const: float, quant_min: int, quant_max: int, ch_axis: int, per_row_fake_quant: bool = False, symmetric_quant: bool = False,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """``x`` as if quantised by the range that is seen, of the whole or of each channel; the running range and the scale are written."""
+def observed(x: Tensor, *observer: Any) -> tuple[Tensor, Tensor]:
+    """``x`` as if quantised by the range that is seen, of the whole or of each channel; the running range and the scale are written.
+    ``observer``: _Observer."""
+    o = _Observer(*observer)
     if not x.is_floating_point() or not x.numel():
         raise Unsupported("what the CPU's kernel refuses")
-    others = [dim for dim in range(x.dim()) if dim != ch_axis]
-    if per_row_fake_quant and not running_min.numel():
-        for tensor, content in ((running_min, float("inf")), (running_max, float("-inf")), (scale, 0), (zero_point, 0)):
-            tensor.resize_(x.size(ch_axis)).fill_(content)
-    seen = (x.amin(others), x.amax(others)) if per_row_fake_quant else (x.amin(), x.amax())
-    on, quantises = observer_on.bool().view(()), fake_quant_on.bool().view(())
-    for running, now in zip((running_min, running_max), seen, strict=True):
+    others = [dim for dim in range(x.dim()) if dim != o.ch_axis]
+    if o.per_row_fake_quant and not o.running_min.numel():
+        for tensor, content in ((o.running_min, float("inf")), (o.running_max, float("-inf")), (o.scale, 0), (o.zero_point, 0)):
+            tensor.resize_(x.size(o.ch_axis)).fill_(content)
+    seen = (x.amin(others), x.amax(others)) if o.per_row_fake_quant else (x.amin(), x.amax())
+    on, quantises = o.observer_on.bool().view(()), o.fake_quant_on.bool().view(())
+    for running, now in zip((o.running_min, o.running_max), seen, strict=True):
         now = now.to(running.dtype).view(running.shape)
-        running.copy_(torch.where(on, torch.where(running.isinf(), now, running + averaging_const * (now - running)), running))
-    low, high = running_min.view(scale.shape), running_max.view(scale.shape)
-    new_scale, new_zero_point = _scale_of(low, high, quant_min, quant_max, symmetric_quant)
-    scale.copy_(torch.where(quantises, new_scale, scale))
-    zero_point.copy_(torch.where(quantises, new_zero_point, zero_point))
-    if per_row_fake_quant:
-        out, inside = per_channel(x, new_scale, new_zero_point, ch_axis, quant_min, quant_max)
+        running.copy_(torch.where(on, torch.where(running.isinf(), now, running + o.averaging_const * (now - running)), running))
+    low, high = o.running_min.view(o.scale.shape), o.running_max.view(o.scale.shape)
+    scale, zero_point = _scale_of(low, high, o.quant_min, o.quant_max, o.symmetric_quant)
+    o.scale.copy_(torch.where(quantises, scale, o.scale))
+    o.zero_point.copy_(torch.where(quantises, zero_point, o.zero_point))
+    if o.per_row_fake_quant:
+        out, inside = per_channel(x, scale, zero_point, o.ch_axis, o.quant_min, o.quant_max)
     else:
-        out, inside = _rounded(x, new_scale.view(()), new_zero_point.view(()), quant_min, quant_max)
+        out, inside = _rounded(x, scale.view(()), zero_point.view(()), o.quant_min, o.quant_max)
     return torch.where(quantises, out, x), inside | ~quantises
