@@ -81,7 +81,7 @@ LAYERS = [{"norm_first": True}, {"activation": "gelu"}, {"batch_first": False}, 
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("options", LAYERS, ids=str)
+@pytest.mark.parametrize("options", LAYERS, ids=["norm first", "gelu", "length first", "silu"])
 def test_an_encoder_without_gradients(options: dict[str, Any]) -> None:
     """With padding at the end its result has zeros there, as nothing is computed for those places."""
 
