@@ -16,8 +16,6 @@ from jit.compiling.process import CompileLimits, CompileProcess
 from jit.engine import Engine, EngineConfig
 from jit.errors import UnknownBackend
 
-__all__ = ["BACKENDS", "FUEL", "create_engine"]
-
 FUEL: Final[dict[str, int]] = {"reference": 1 << 33, "host": 1 << 38, "opencl": 1 << 40, "cuda": 1 << 46}
 """Thread-instructions that one launch may execute unless the operator says otherwise: about a minute of each kind of device."""
 

@@ -14,8 +14,6 @@ from typing import Final
 
 from blake3 import blake3
 
-__all__ = ["ObjectCache"]
-
 _DIGEST_BYTES = 32
 _BYTES_MAX: Final = 4 << 30
 _KEPT_PERCENT: Final = 90

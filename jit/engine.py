@@ -13,8 +13,6 @@ from typing import Protocol
 
 from wis.verify import Verified
 
-__all__ = ["EngineInfo", "Launch", "Stop", "MemoryUse", "Prepared", "Run", "Shared", "Space", "Engine", "EngineConfig", "Number"]
-
 Number = int | float | complex
 
 

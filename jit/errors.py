@@ -2,19 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "JitError",
-    "UnknownBackend",
-    "OutOfMemory",
-    "BadBuffer",
-    "Interrupted",
-    "ToolchainError",
-    "Inexpressible",
-    "Unspelled",
-    "KernelRefused",
-    "Unfinished",
-]
-
 
 class JitError(Exception):
     """Any failure of the engine that a caller may want to handle."""

@@ -17,19 +17,6 @@ from wis.launches import KernelCall
 from wis.program import BoundProgram, BufferKind
 from wis.traps import describe, trap_of
 
-__all__ = [
-    "OVER",
-    "ByteSpace",
-    "KeySpec",
-    "LaunchTotals",
-    "fuel_text",
-    "check_begin",
-    "check_there",
-    "reached",
-    "trap_of_run",
-    "written_keys",
-]
-
 OVER: Final = "the run is over: there is nothing to go on with"
 
 

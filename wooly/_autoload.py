@@ -22,8 +22,6 @@ from typing import Any, Final
 from wooly import config
 from wooly.errors import ActivationError, WoolyError
 
-__all__ = ["autoload", "launch", "failure"]
-
 _launched = False
 _flags: dict[str, Any] = {}
 failure: BaseException | None = None

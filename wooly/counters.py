@@ -9,8 +9,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["Counters", "COUNTERS"]
-
 
 @dataclass(slots=True)
 class Counters:

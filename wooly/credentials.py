@@ -15,8 +15,6 @@ from typing import Final
 from wooly.errors import ConfigError, WoolyError
 from wooly.shared.files import write_atomically
 
-__all__ = ["exchange", "forget", "path", "read", "write"]
-
 _FILE: Final = "~/.config/wooly/credentials"
 _NAME: Final = "WOOLY_API_KEY"
 _BYTES_MAX: Final = 65_536

@@ -14,8 +14,6 @@ from typing import Final, Protocol
 from bus_schemas.batch import ORIGIN_CHARS_MAX
 from bus_schemas.session import SessionOpened
 
-__all__ = ["Flush", "Ticket", "Link", "LinkWrapper", "Origin", "Operation", "ReadBytes"]
-
 ReadBytes = bytes | bytearray | memoryview
 """The answer to one read."""
 

@@ -22,8 +22,6 @@ from typing import Any, Final, NoReturn
 
 from bus_schemas.events import OUTCOME_ERROR_CHARS_MAX, Outcome
 
-__all__ = ["at_child_end", "failed_with", "of_process", "on_kill", "watch"]
-
 _DEADLY: Final = ("SIGTERM", "SIGHUP")
 _INTERRUPTED_CODE: Final = 130
 

@@ -20,8 +20,6 @@ from typing import Any, Final
 
 from wooly.link import Flush, Link, LinkWrapper, ReadBytes, Ticket
 
-__all__ = ["Profile", "ProfiledLink", "advice", "path_of", "summary"]
-
 _BATCHES_MAX: Final = 200_000
 """Batches in the timeline; later ones are only counted."""
 _LINES_MAX: Final = 3

@@ -25,11 +25,6 @@ from wooly.rest import Credentials, open_url
 if TYPE_CHECKING:
     from wooly.api.answers import Waiting
 
-__all__ = [
-    "VerboseLink", "WaitingLine", "checked", "closed", "closed_text", "delayed", "opened", "opened_text", "say", "slow",
-    "switch_on", "waiting_text",
-]  # fmt: skip
-
 _BILLING_S = 2.0
 
 

@@ -36,8 +36,6 @@ from wooly.transport.replay import ReplayLog, groups
 from wooly.transport.session_state import PING_S, Answer, Sent, SessionState
 from wooly.transport.trace import Tracer
 
-__all__ = ["Session", "open_session"]
-
 _DRAIN_S: Final = 30.0
 _KILLED_S: Final = 1.5
 

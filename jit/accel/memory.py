@@ -17,11 +17,6 @@ from jit.kernels.cfamily import fresh_state
 from jit.memory import NO_DATA, Arena, Block, Placed, arena_bytes
 from wis.traps import NO_TRAP
 
-__all__ = [
-    "SCRATCH_BYTES_MAX", "STATE_BYTES", "TRAP_AT", "DeviceMemory", "LazyArena", "Scratch", "SingleBlocks", "device_memory", "engine_state",
-    "trap_key",
-]  # fmt: skip
-
 _BOUNCE_BYTES: Final = 64 << 20
 
 

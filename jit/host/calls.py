@@ -37,8 +37,6 @@ from wis.kernel.model import Kernel
 from wis.kernel.verify import verify_kernel
 from wis.program import BoundInstr, Operand
 
-__all__ = ["Call", "Lowering", "is_short", "supported"]
-
 
 @dataclass(slots=True, kw_only=True)
 class Call(calls.Call):

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from wis.dtypes import DType
 from wis.program import Operand
 
-__all__ = ["Ptr", "TempPtr", "TempRef", "ScalarArg", "Symbol", "Arg", "Record", "SCRATCH_BYTES"]
-
 SCRATCH_BYTES = 1 << 20
 """Scratch every thread owns; 64-byte aligned, contents undefined at the start of each call."""
 

@@ -20,8 +20,6 @@ from wis.program import BoundInstr
 from wis.reference.access import Number, compute_type, convert, immediate
 from wis.traps import site_key
 
-__all__ = ["Plan", "Native", "make_plan", "given_scalars", "scalar_words"]
-
 
 @dataclass(frozen=True, slots=True)
 class Native:

@@ -10,11 +10,6 @@ from __future__ import annotations
 import platform
 from typing import Final
 
-__all__ = [
-    "ACCOUNT", "BUDGET", "DEADLINE", "LIMIT", "NEVER", "NEXT", "QUIT", "SCRATCH", "SLOTS", "STOP", "TABLES", "TEXT", "THREADS_MAX",
-    "VALUE", "WORD",
-]  # fmt: skip
-
 # Slots of the shared block, in i64; what several threads write lies on cache lines of its own.
 _TICKET, _DONE, STOP, TABLES, _SLEEPERS, QUIT, _TAKING, ACCOUNT, _MUTEX, _CONDITION, SCRATCH = 0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96
 WORD, VALUE, LIMIT, DEADLINE, BUDGET, NEXT = range(STOP + 1, STOP + 7)

@@ -26,8 +26,6 @@ from jit.host.toolchain import Toolchain, c_function
 from jit.host.walk_code import ACCOUNT, BUDGET, NEVER, NEXT, QUIT, SCRATCH, SLOTS, STOP, TABLES, TEXT, THREADS_MAX, WORD
 from jit.memory import new_block
 
-__all__ = ["Walker", "Account"]
-
 _ORDERS: Final = struct.Struct("<qqqqq")  # WORD, VALUE, LIMIT, DEADLINE, BUDGET
 _TABLES: Final = struct.Struct("<qq")
 _ACCOUNT: Final = struct.Struct("<qqq")

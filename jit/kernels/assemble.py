@@ -28,8 +28,6 @@ from wis.kernel.model import (
 )
 from wis.kernel.ops import BY_NAME
 
-__all__ = ["Assembler"]
-
 _FLOATS = {RegType.F16: DType.F16, RegType.BF16: DType.BF16, RegType.F32: DType.F32, RegType.F64: DType.F64}
 
 

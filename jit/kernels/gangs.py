@@ -28,8 +28,6 @@ from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.model import Kernel, Math, RegType, Shuffle, Space, Special
 from wis.kernel.ops import NAMED
 
-__all__ = ["BLOCK", "GangKernel", "lower_gangs"]
-
 BLOCK: Final = 2048
 _KEPT_MAX: Final = 8192 + 32
 """Elements of a row whose values are kept (``LoopKernel.keep``): 8192, and a few, so that two arrays do not fall into the same sets of a

@@ -7,8 +7,6 @@ from typing import Final
 
 from wis.kernel.traps import Trap
 
-__all__ = ["Dim3", "CHECKED", "KernelOptions", "KernelLaunch", "KernelOutcome"]
-
 Dim3 = tuple[int, int, int]
 
 

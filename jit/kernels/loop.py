@@ -24,8 +24,6 @@ from typing import Final, NamedTuple
 
 from wis.dtypes import DType
 
-__all__ = ["Form", "Inner", "Place", "Node", "LoopKernel", "Layout", "REDUCTIONS", "LEAVES"]
-
 REDUCTIONS: Final = frozenset({"sum", "prod", "reduce_max", "reduce_min"})
 LEAVES: Final = frozenset({"load", "index", "scalar"})
 

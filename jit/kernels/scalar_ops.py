@@ -18,20 +18,6 @@ from wis.kernel.model import RegType
 from wis.kernel.ops import NAMED
 from wis.kernel.strict import strict_form
 
-__all__ = [
-    "held",
-    "round_to",
-    "from_memory",
-    "to_memory",
-    "memory_kind",
-    "operation",
-    "supported",
-    "fold",
-    "identity",
-    "EXTREMES",
-    "extreme",
-]
-
 _HELD: Final = {
     DType.BOOL: RegType.PRED, DType.U8: RegType.I16, DType.I8: RegType.I16, DType.U16: RegType.I16, DType.I16: RegType.I16,
     DType.U32: RegType.I32, DType.I32: RegType.I32, DType.U64: RegType.I64, DType.I64: RegType.I64, DType.F16: RegType.F32,

@@ -20,8 +20,6 @@ from wis.kernel.model import Access as BufferAccess
 from wis.program import Operand, Scalar
 from wis.views import contiguous_strides
 
-__all__ = ["Args", "Build", "Grid", "Launch", "merged", "operand", "parts", "places", "raw", "copy"]
-
 Args = dict[str, Arg]
 """Parameters of a kernel by name."""
 C = TypeVar("C")

@@ -23,8 +23,6 @@ from wis.kernel.model import Access
 from wis.ops import ScatterMode
 from wis.program import BoundInstr, Operand, Scalar
 
-__all__ = ["gather", "scatter", "index", "index_put"]
-
 _RMW = Access.READ_WRITE
 _SPAN = 64
 """Elements of a line of rest that are written at once, where a thread takes runs: positions are read once for all of them."""

@@ -15,8 +15,6 @@ from wis.ops import Dist
 from wis.program import BoundInstr, Scalar
 from wis.views import is_contiguous
 
-__all__ = ["random"]
-
 _M0, _M1, _W0, _W1 = 0xD2511F53, 0xCD9E8D57, 0x9E3779B9, 0xBB67AE85
 _SINGLE = frozenset({DType.I32, DType.F32, DType.F16, DType.BF16})  # one word an element, but for normal
 _DROPPED = {DType.F16: 13, DType.BF16: 16}  # bits of an f32 that a narrower significand lacks

@@ -16,8 +16,6 @@ from wis.dtypes import DType
 from wis.kernel.model import WARP, Access, RegType, Shuffle, Special
 from wis.program import BoundInstr, Operand
 
-__all__ = ["arg_extreme", "running", "running_extreme"]
-
 
 def _lines(build: Build[Any], dim: int, operands: dict[str, Operand]) -> tuple[Grid, Walk]:
     """The index space of everything but ``dim``, and how it is walked: by lanes where lines are neighbours in memory."""

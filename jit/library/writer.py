@@ -18,8 +18,6 @@ from wis.kernel.model import Access, Atomic, Bar, Cbr, Kernel, Math, Op, RegType
 from wis.kernel.ops import BY_NAME
 from wis.traps import INDEX_MAX, INDEX_MIN, index_key
 
-__all__ = ["I64", "Made", "Points", "Val", "Walk", "Writer"]
-
 I64: Final = RegType.I64
 
 

@@ -15,8 +15,6 @@ from typing import Final, NamedTuple
 
 from jit.memory.block import ALIGN_BYTES
 
-__all__ = ["SCRAP_BYTES", "SLAB_BYTES", "SMALL_BYTES", "Addresses", "Move", "Ranges"]
-
 SCRAP_BYTES: Final = 64 << 10
 """A free range below this is counted as lost: few tensors that matter fit into it."""
 _SHIFT: Final = 48

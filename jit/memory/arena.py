@@ -17,8 +17,6 @@ import numpy as np
 from jit.memory.addresses import Addresses, Move
 from jit.memory.block import Block
 
-__all__ = ["Arena", "Backing", "Moved", "Placed", "NO_DATA"]
-
 NO_DATA: Final = np.zeros(0, np.uint8)
 """What a block has that has no memory, or none that the host reaches."""
 

@@ -9,8 +9,6 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Block", "Bytes", "ALIGN_BYTES", "new_block", "room_for"]
-
 ALIGN_BYTES: Final = 64
 Bytes = npt.NDArray[np.uint8]
 

@@ -13,8 +13,6 @@ from jit.errors import BadBuffer, JitError
 from jit.memory.block import Block, Bytes
 from jit.memory.capacity import Capacity
 
-__all__ = ["SharedBlock", "SpaceMemory"]
-
 _owners = itertools.count()
 
 

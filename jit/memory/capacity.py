@@ -18,8 +18,6 @@ from jit.memory.arena import NO_DATA, Arena, Placed
 from jit.memory.block import Block, room_for
 from jit.memory.host import HostMemory
 
-__all__ = ["Capacity", "arena_bytes", "capacity_bytes"]
-
 _SLACK_BYTES: Final = 8 << 20
 _STALE_AFTER: Final = 16
 """What was put aside is stale when so many times the bytes in use at once have been asked for since."""

@@ -16,8 +16,6 @@ import numpy as np
 
 from jit.memory.block import ALIGN_BYTES, Block
 
-__all__ = ["HostMemory"]
-
 _LARGEST: Final = 1 << 46
 """More than that no process can map."""
 _CHUNK_SHIFT: Final = 21

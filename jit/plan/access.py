@@ -14,8 +14,6 @@ from typing import NamedTuple
 from wis.dtypes import DType
 from wis.program import BoundInstr, Operand
 
-__all__ = ["Dims", "Access", "access", "canonical", "refine", "split", "lift", "may_overlap", "overlaps"]
-
 Dims = tuple[tuple[int, int], ...]
 """(size, stride) from the slowest to the fastest; sizes above 1, neighbours merged where they are one run."""
 

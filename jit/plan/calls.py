@@ -22,11 +22,6 @@ from wis.kernel.model import Kernel, RegType, ScalarParam
 from wis.program import BoundInstr, Operand, Scalar
 from wis.traps import index_key
 
-__all__ = [
-    "Words", "ArgBlock", "Call", "WholeInstr", "Fallback", "UserLaunch", "Arg", "Buf", "Site", "TrapWord", "arguments", "bits_of",
-    "block_of",
-]  # fmt: skip
-
 Words = npt.NDArray[np.int64]
 
 

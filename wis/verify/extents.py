@@ -14,8 +14,6 @@ from wis.program import BoundInstr, BoundProgram, Operand
 from wis.verify.report import Report
 from wis.views import is_contiguous
 
-__all__ = ["check_extents", "check_buffers", "byte_span"]
-
 _ENUMERATE_MAX: Final = 1 << 16  # overlap is decided exactly up to this many elements, by a sufficient condition above
 
 

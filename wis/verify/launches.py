@@ -15,8 +15,6 @@ from wis.verify.report import Report
 if TYPE_CHECKING:
     from wis.kernel.verify import VerifiedKernel  # a program without launches does without it
 
-__all__ = ["SCALAR_TYPES", "check_launches", "check_regions", "find_kernels"]
-
 SCALAR_TYPES: Final[dict[RegType, DType]] = {
     RegType.PRED: DType.BOOL, RegType.I16: DType.I16, RegType.I32: DType.I32, RegType.I64: DType.I64, RegType.F16: DType.F16,
     RegType.BF16: DType.BF16, RegType.F32: DType.F32, RegType.F64: DType.F64,

@@ -13,8 +13,6 @@ from wis.program import BoundInstr, BoundProgram, BufferKind, Operand, Program, 
 from wis.verify.extents import byte_span
 from wis.verify.report import Report
 
-__all__ = ["EarlyRead", "check_early_reads", "early_reads", "find_zeroed", "touches"]
-
 
 class EarlyRead(NamedTuple):
     """Operand ``number`` (of the outputs or inputs) of the instruction at ``place`` reads a TEMP buffer that nothing before it wrote."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from wis.errors import Finding
 
-__all__ = ["Report"]
-
 
 class Report:
     """Findings of one program; ``at`` names the instruction that the next ones are about."""

@@ -10,8 +10,6 @@ from wis.ops import BY_CODE, Kind, Op
 from wis.program import KERNELS_VERSION, VERSION, BufferKind, Imm, Instr, Program, Ref
 from wis.verify.report import Report
 
-__all__ = ["check_structure", "spatial_rank"]
-
 _DTYPES: Final = frozenset(int(d) for d in DType)
 _KINDS: Final = frozenset(int(k) for k in BufferKind)
 _ATTR_MAX: Final = (1 << 31) - 1

@@ -10,8 +10,6 @@ from wis.ops import Dist, Types
 from wis.program import BoundInstr, Operand, Scalar
 from wis.verify.report import Report
 
-__all__ = ["ORDERED_ONLY", "check_types"]
-
 ORDERED_ONLY: Final = frozenset({
     "abs", "sign", "floor_div", "trunc_div", "mod", "fmod", "min", "max", "fmin", "fmax", "reduce_max", "reduce_min",
     "lt", "le", "gt", "ge",

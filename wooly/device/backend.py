@@ -13,13 +13,6 @@ from typing import Any, Final
 
 import torch
 
-__all__ = [
-    "BACKEND", "SHOWN", "OURS", "DEVICE", "DEVICES_MAX", "HANDLE_SHIFT", "INDEX_SHIFT", "CPU_KEYS", "HAS_SWAP", "TensorBase",
-    "raw_device", "is_ours",
-    "is_our_device", "make_storage", "make_empty", "make_bare", "set_storage", "storage_of", "offset_of", "handle_of", "index_of_handle",
-    "library", "cpu_generator", "has_kernel", "has_python_kernel", "all_op_names", "is_tracing", "untraced",
-]  # fmt: skip
-
 BACKEND: Final = "wooly"
 """The private-use backend's name inside torch."""
 SHOWN: Final = "cuda"

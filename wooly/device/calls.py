@@ -24,8 +24,6 @@ from wooly.device.recorder import RECORDERS
 from wooly.device.schema import Kind, OpInfo, functional_of, overload
 from wooly.device.tensors import HEAPS
 
-__all__ = ["CallPlan", "OutSpec", "carry_out", "make_plan", "number_is_plain", "mutated", "drawn", "first"]
-
 
 @dataclass(frozen=True, slots=True)
 class OutSpec:

@@ -23,8 +23,6 @@ from torch import Tensor
 from wooly.device.backend import BACKEND, DEVICE, OURS, SHOWN, is_ours, library
 from wooly.device.imports import when_imported
 
-__all__ = ["register", "patch"]
-
 _ONE_ROUND_BYTES: Final = 1 << 16
 """Up to so many bytes of all ranks together, every rank gets all tensors and reduces them itself: one exchange instead of two."""
 

@@ -22,23 +22,6 @@ from wooly.device.lowering import COMPOSITES, Unsupported
 from wooly.device.schema import Kind, OpInfo, describe, overload
 from wooly.errors import ForeignPointerError, UnsupportedOperation
 
-__all__ = [
-    "allow_cpu",
-    "check_outs",
-    "choose",
-    "composed",
-    "make_elsewhere",
-    "no_quantized",
-    "on_cpu",
-    "on_sparse",
-    "refusal",
-    "report",
-    "split",
-    "unclaimed",
-    "with_tensors_for_numbers",
-    "write_back",
-]
-
 _CPU: Final = torch.device("cpu")
 _CUDA_KEYS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
 _warned: Final[set[str]] = set()

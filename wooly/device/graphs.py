@@ -21,8 +21,6 @@ from wooly.device.random import Philox, default
 from wooly.device.recorder import RECORDER
 from wooly.device.tensors import HEAP
 
-__all__ = ["Captured", "Drawn", "Graph", "Part", "end_capture"]
-
 _ALWAYS_THERE: Final = bytes.maketrans(bytes([CREATED]), bytes([EXTERNAL]))
 
 

@@ -10,8 +10,6 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-__all__ = ["when_imported"]
-
 
 def when_imported(name: str, change: Callable[[Any], None]) -> None:
     """Call ``change`` with module ``name`` right after its code ran; now if it is imported already."""

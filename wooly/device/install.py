@@ -26,8 +26,6 @@ from wooly.device.schema import Kind, OpInfo, describe, functional_of, overload
 from wooly.device.tensors import HEAPS, VIEWS, Heap, inplace_views, view_kernel
 from wooly.link import Link
 
-__all__ = ["add_device", "close_all", "register", "installed", "kernel_names"]
-
 _connect: Final[list[Callable[[int], Link]]] = []
 _libraries: Final[list[Any]] = []  # registrations live as long as these
 _registered: Final[dict[str, OpInfo]] = {}

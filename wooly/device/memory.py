@@ -10,8 +10,6 @@ from typing import Final
 
 from wooly.errors import from_fault
 
-__all__ = ["MemoryCounter", "MEMORY"]
-
 
 class MemoryCounter:
     """``allocated`` bytes live now, ``quota`` bytes allowed (0: not limited); ``refusals``: how often more was asked for.

@@ -14,8 +14,6 @@ import torch
 from wooly.device.fallback import split
 from wooly.device.schema import Kind, OpInfo
 
-__all__ = ["ALWAYS", "BY_SIZE", "FILLING", "PLAIN_BELOW", "check"]
-
 PLAIN_BELOW: Final = 128
 """Finite numbers of lesser magnitude fit every type, but for negative ones, which do not fit unsigned integers."""
 

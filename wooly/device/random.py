@@ -12,8 +12,6 @@ from weakref import WeakValueDictionary
 
 import torch
 
-__all__ = ["SEED_DEFAULT", "STATE_NBYTES", "Philox", "default", "of", "register", "set_default"]
-
 SEED_DEFAULT: Final = 67280421310721
 """The seed of an unseeded generator: CUDA's own, so that an unseeded script repeats itself."""
 

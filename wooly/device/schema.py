@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["Kind", "Arg", "OpInfo", "describe", "functional_of", "overload"]
-
 
 class Kind(Enum):
     """How an argument enters a template."""

@@ -15,8 +15,6 @@ import torch
 from wooly.device import nested
 from wooly.device.backend import is_our_device, is_ours, raw_device
 
-__all__ = ["CPU_KEYS_OF", "COMPOSED", "FACTORIES", "LAYOUTS", "STRUCTURAL", "assembled", "has_parts", "parts"]
-
 CPU_KEYS_OF: Final = {
     "SparsePrivateUse1": ("SparseCPU", torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCPU)),
     "SparseCsrPrivateUse1": ("SparseCsrCPU", torch._C.DispatchKeySet(torch._C.DispatchKey.SparseCsrCPU)),

@@ -41,13 +41,6 @@ from wooly.device.schema import Kind, OpInfo
 from wooly.device.tensors import HEAPS
 from wooly.link import ReadBytes
 
-__all__ = [
-    "upload", "fetch", "fetch_all", "bytes_tensor", "empty", "empty_strided", "make_copy_", "make_to_copy", "local_scalar_dense", "equal",
-    "beside", "beside_index", "check_device", "check_device_with", "index_of_call", "moved_beside",
-    "resize_", "resize_output", "resize_storage", "replace_whole", "set_storage_offset_",
-    "set_storage_", "set_tensor_", "set_",
-]  # fmt: skip
-
 _SPAN_READ_MAX: Final = 1 << 20
 """A tensor with gaps is read with them up to this many bytes; above, it is made contiguous on the device first."""
 

@@ -15,8 +15,6 @@ from wooly.errors import RefusedError
 from wooly.link import Flush
 from wooly.shared.lru import LruDict
 
-__all__ = ["BatchEncoder", "pack_handles"]
-
 _KNOWN_MAX: Final = 65_536
 _BASES_MAX: Final = 1_024
 

@@ -27,8 +27,6 @@ from wooly.shared.nats_client import NotAdmitted, ReconnectingClient, connect
 from wooly.shared.tls import client_context, is_loopback
 from wooly.transport.patience import Away, repeat
 
-__all__ = ["BusThread", "NoAnswer", "bus_credentials"]
-
 
 def bus_credentials(config: Config, urls: Sequence[str] = ()) -> BusCredentials:
     """For the bus at ``urls`` (the configuration's unless given). Raises ConfigError when the key would travel in plain text, or the

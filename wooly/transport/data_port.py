@@ -38,8 +38,6 @@ from bus_schemas.frames import HEAD, frame
 from wooly.errors import NodeLostError, ProtocolError, RefusedError, WoolyError, quota_reached
 from wooly.transport.patience import Away, repeat
 
-__all__ = ["DataPort"]
-
 _TIMEOUT_S: Final = 8.0
 _PEER: Final = struct.Struct("3i")
 """Process, user and group of the other end of a Unix socket."""

@@ -10,8 +10,6 @@ from wooly.errors import WoolyError, from_fault, quota_reached
 from wooly.link import Origin
 from wooly.shared.lru import LruDict
 
-__all__ = ["Halt", "Refusals"]
-
 _LOST_KEPT_MAX: Final = 64
 """Of how many refused batches it is remembered where they came from."""
 

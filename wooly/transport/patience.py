@@ -9,8 +9,6 @@ from typing import Final, TypeVar
 from wooly import progress
 from wooly.errors import WoolyError
 
-__all__ = ["Away", "Outage", "repeat"]
-
 _SAY_AFTER_S: Final = 2.0
 _PAUSE_S: Final = 0.1
 _PAUSE_S_MAX: Final = 1.0

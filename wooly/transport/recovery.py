@@ -21,8 +21,6 @@ from wooly.transport.opening import Lost, Opening
 from wooly.transport.replay import Kept
 from wooly.transport.session_state import PING_S, RemoteSession, Sent, SessionState
 
-__all__ = ["CLOSE_S", "SUBSCRIBE_S", "Rebuild", "Watch"]
-
 SUBSCRIBE_S: Final = 20.0
 CLOSE_S: Final = 8.0
 _REBUILDS_MAX: Final = 3

@@ -14,8 +14,6 @@ from wis.program import BufferKind, bind
 from wooly.errors import RecoveryDivergedError
 from wooly.link import Flush, ReadBytes
 
-__all__ = ["Kept", "ReplayLog", "groups"]
-
 _ENTRY_BYTES: Final = 512
 """Estimate of what an entry takes beside its sequences and bytes."""
 _ITEM_BYTES: Final = 40

@@ -27,8 +27,6 @@ from wooly.transport.halt import Halt
 from wooly.transport.patience import Outage
 from wooly.transport.replay import Kept, ReplayLog
 
-__all__ = ["PING_S", "Answer", "RemoteSession", "Sent", "SessionState"]
-
 PING_S: Final = 1.5
 _INLINE_TOTAL_BYTES: Final = 512 << 10
 _UPLOAD_SAID_BYTES: Final = 64 << 20

@@ -15,8 +15,6 @@ from wooly.errors import ConfigError
 from wooly.remedies import install_extra
 from wooly.shared.trace import start_tracing, traceparent_of
 
-__all__ = ["Tracer"]
-
 _RATIO_DEFAULT: Final = "0.01"
 
 

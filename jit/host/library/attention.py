@@ -12,8 +12,6 @@ from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE, DType
 from wis.program import BoundInstr, Operand, Scalar
 
-__all__ = ["sdpa", "sdpa_dx"]
-
 _TILE_BYTES = 256 << 10  # of scores: with keys and values of a head they stay in a core's L2
 _LINE_BYTES = 64
 _SHARE = 256  # queries of a unit, for which keys and values are packed once

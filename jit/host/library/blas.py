@@ -13,8 +13,6 @@ from typing import Final
 
 import numpy as np
 
-__all__ = ["available", "address", "ROW_MAJOR", "COL_MAJOR", "NO_TRANS", "TRANS"]
-
 ROW_MAJOR: Final = 101
 COL_MAJOR: Final = 102
 NO_TRANS: Final = 111

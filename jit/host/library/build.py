@@ -13,8 +13,6 @@ from jit.host.record import Arg, Ptr, Record, TempPtr, TempRef
 from wis.dtypes import DType
 from wis.program import Operand, Scalar
 
-__all__ = ["Build", "View", "contiguous", "view"]
-
 
 @dataclass(frozen=True, slots=True)
 class View:

@@ -7,8 +7,6 @@ from typing import Final
 
 from jit.host.library.emit import F16, F32, F64, I8, I16, I32, I64, I128, U8, U16, U32, U64, Type, Value
 
-__all__ = ["ELEMENTS", "MOVERS", "Element"]
-
 
 @dataclass(frozen=True, slots=True)
 class Element:

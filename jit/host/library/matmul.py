@@ -17,8 +17,6 @@ from jit.plan.access import overlaps
 from wis.dtypes import ACCUMULATE, DType
 from wis.program import BoundInstr
 
-__all__ = ["BLAS_LETTER", "matmul", "product"]
-
 BLAS_LETTER: Final = {DType.F32: "s", DType.F64: "d", DType.C64: "c", DType.C128: "z"}
 
 _TILED: Final = (DType.F32, DType.F64)

@@ -14,11 +14,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from jit.host.library.emit import Fn
 
-__all__ = [
-    "BOOL", "F16", "F32", "F64", "I8", "I16", "I32", "I64", "I128", "PTR", "U8", "U16", "U32", "U64", "Type", "Value", "Var",
-    "literal",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Type:

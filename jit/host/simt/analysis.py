@@ -21,8 +21,6 @@ from jit.host.simt.shape import SAME, VECTOR, Fact, Gang, Same, Vector, join, la
 from wis.kernel.flow import live_before
 from wis.kernel.model import Bar, Block, Cbr, Kernel, Op, Ret, Switch, Sync, Terminator, successors
 
-__all__ = ["Analysis", "analyse", "bits_of", "judged", "split_registers", "splits", "waits"]
-
 _STEPS_MAX: Final = 400_000
 """Work on where lanes wait after which the simplest answer is taken."""
 

@@ -10,8 +10,6 @@ from jit.host.simt.registers import Registers
 from wis.dtypes import DType
 from wis.kernel.model import Atomic, Op, Space
 
-__all__ = ["atomic", "helper_name", "helper_text"]
-
 _RMW: Final = {
     Atomic.ADD: "add", Atomic.AND: "and", Atomic.OR: "or", Atomic.XOR: "xor", Atomic.EXCH: "xchg", Atomic.INC: "uinc_wrap",
     Atomic.DEC: "udec_wrap",

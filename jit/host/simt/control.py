@@ -14,8 +14,6 @@ from jit.host.simt.registers import Registers
 from jit.host.simt.runtime import LIMIT
 from wis.kernel.model import Bar, Cbr, Kernel, Ret, Switch, Sync, successors
 
-__all__ = ["Control"]
-
 
 class Control:
     """Emits masks and branches of one function. ``active``: the running lanes' bits, as an integer of as many bits as lanes."""

@@ -37,8 +37,6 @@ from wis.kernel.model import (
 from wis.kernel.ops import BY_CODE, Sig
 from wis.kernel.verify import VerifiedKernel
 
-__all__ = ["ARGS_FIXED", "ARGS_PARAM", "kernel_text"]
-
 ARGS_FIXED: Final = 4
 ARGS_PARAM: Final = 4
 _STARTING: Final = 1

@@ -15,8 +15,6 @@ from jit.host.simt.shape import Fact, Vector
 from wis.kernel.model import Op, Space
 from wis.kernel.ops import BY_CODE, Sig
 
-__all__ = ["Guarded", "Plan", "plan_block"]
-
 _ACCESSES: Final = frozenset({Sig.LOAD, Sig.BYTES_LOAD, Sig.STORE, Sig.BYTES_STORE})
 _IMPURE: Final = _ACCESSES | {
     Sig.ATOM, Sig.RED, Sig.FENCE, Sig.RAISE, Sig.WARPSYNC, Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK,

@@ -19,8 +19,6 @@ from wis.kernel.ops import BY_CODE, Sig
 if TYPE_CHECKING:
     from jit.host.simt.guard import Guarded
 
-__all__ = ["Access", "Memory", "Region", "access_of", "MEMORY_LLVM", "from_memory", "to_memory"]
-
 MEMORY_LLVM: Final = {
     DType.BOOL: "i8", DType.U8: "i8", DType.I8: "i8", DType.I16: "i16", DType.U16: "i16", DType.I32: "i32", DType.U32: "i32",
     DType.I64: "i64", DType.U64: "i64", DType.F16: "i16", DType.BF16: "i16", DType.F32: "float", DType.F64: "double",

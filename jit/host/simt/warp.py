@@ -17,8 +17,6 @@ from wis.kernel.matrix import ELEMENTS, INTEGERS, SIGNED, a_lanes, b_lanes
 from wis.kernel.model import WARP, Atomic, Matrix, Op, Shuffle, Vote
 from wis.kernel.ops import BY_CODE, Sig
 
-__all__ = ["WARP_OPS", "Warp", "chains", "matrix_helper", "matrix_product"]
-
 _IOTA: Final = vector_constant("i32", range(WARP))
 
 

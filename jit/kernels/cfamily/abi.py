@@ -34,8 +34,6 @@ import numpy.typing as npt
 from wis.kernel.model import BufferParam, Kernel, RegType
 from wis.kernel.traps import NO_TRAP
 
-__all__ = ["Form", "Region", "Source", "STATE_WORDS", "ENDLESS", "fresh_state", "launch_words", "program", "table_words"]
-
 STATE_WORDS: Final = 4
 ENDLESS: Final = (1 << 64) - 1
 """Fuel that does not end."""

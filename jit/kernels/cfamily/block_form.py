@@ -23,8 +23,6 @@ from wis.kernel.model import WARP, Bar, Br, Cbr, RegType, Ret, Switch, Sync, Ter
 from wis.kernel.ops import BY_CODE
 from wis.kernel.verify import VerifiedKernel
 
-__all__ = ["BlockForm"]
-
 _SIZE: Final = {"u8": 1, "u16": 2, "u32": 4, "u64": 8, "f32": 4, "f64": 8}
 
 

@@ -16,8 +16,6 @@ from wis.kernel.model import Sync, TrapKind
 if TYPE_CHECKING:
     from jit.kernels.cfamily.block_form import BlockForm
 
-__all__ = ["barrier_arrays", "counts", "park", "schedule"]
-
 _BARRIERS = 16
 
 

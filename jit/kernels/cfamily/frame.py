@@ -20,8 +20,6 @@ from wis.kernel.model import BufferParam, Op, RegType, Special, TrapKind
 from wis.kernel.ops import BY_CODE, Sig
 from wis.kernel.verify import TRAPPING, VerifiedKernel
 
-__all__ = ["Frame", "POLL_BITS"]
-
 POLL_BITS: Final = 16
 """A work-item that loops asks every 2**16 thread-instructions whether the launch is out of fuel."""
 _NAME_MAX: Final = 40

@@ -10,8 +10,6 @@ from typing import Final
 from wis.kernel.matrix import ELEMENTS, INTEGERS, SIGNED
 from wis.kernel.model import Matrix, Op
 
-__all__ = ["HELPERS", "INTEGER_HELPERS", "NEEDS", "atomic_helper", "matrix_helper", "with_needs"]
-
 
 def _extremes(kind: str, unsigned: str) -> dict[str, str]:
     up, into, back = unsigned.upper(), f"AS_{unsigned.upper()}", f"AS_{kind.upper()}"

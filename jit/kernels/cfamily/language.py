@@ -11,8 +11,6 @@ from typing import Final
 from wis.dtypes import DType
 from wis.kernel.model import RegType
 
-__all__ = ["Language", "C99", "CUDA", "OPENCL", "opencl", "ELEMENT", "REGISTER", "signed"]
-
 ELEMENT: Final = {
     DType.BOOL: "u8", DType.I8: "s8", DType.I16: "s16", DType.I32: "s32", DType.I64: "s64", DType.U8: "u8", DType.U16: "u16",
     DType.U32: "u32", DType.U64: "u64", DType.F16: "u16", DType.BF16: "u16", DType.F32: "f32", DType.F64: "f64",

@@ -29,8 +29,6 @@ from wis.kernel.model import (
 )
 from wis.kernel.ops import BY_CODE, Sig
 
-__all__ = ["Memory", "trap_code"]
-
 _KIND_BITS: Final = 2
 _NEED: Final = {
     Sig.BYTES_LOAD: Access.READ, Sig.BYTES_STORE: Access.WRITE, Sig.ATOM: Access.READ_WRITE, Sig.RED: Access.READ_WRITE,

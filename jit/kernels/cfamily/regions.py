@@ -18,8 +18,6 @@ from wis.kernel.flow import Flow
 from wis.kernel.model import Bar, Kernel, Op, Space, Special, Sync, branch_register
 from wis.kernel.ops import BY_CODE, Sig
 
-__all__ = ["Regions", "VARYING_SPECIALS"]
-
 VARYING_SPECIALS: Final = frozenset({Special.TID_X, Special.TID_Y, Special.TID_Z, Special.LANE, Special.WARP})
 _SPREADING: Final = frozenset({Sig.LOAD, Sig.BYTES_LOAD, Sig.ATOM}) | WARP_SIGS
 

@@ -17,8 +17,6 @@ from jit.kernels.cfamily.warp import WARP_SIGS
 from wis.kernel.model import Kernel, Op, RegType, terminator_reads
 from wis.kernel.ops import BY_CODE, Sig
 
-__all__ = ["Ask", "Once", "Place", "Run", "Steps", "Homes"]
-
 Place = tuple[int, int]
 """An op: its block of code and its number there."""
 

@@ -17,8 +17,6 @@ from jit.kernels.cfamily.language import REGISTER, Language, signed
 from wis.kernel.model import RegType
 from wis.kernel.ops import NAMED, KernelOp, Sig
 
-__all__ = ["Values"]
-
 _INFIX: Final = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 _COMPARE: Final = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "lt_u": "<", "le_u": "<=", "lt_s": "<", "le_s": "<="}
 _PLAIN: Final = {

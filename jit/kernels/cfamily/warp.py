@@ -16,8 +16,6 @@ from jit.kernels.cfamily.language import REGISTER
 from wis.kernel.model import Atomic, Kernel, Op, RegType, Shuffle, Vote
 from wis.kernel.ops import BY_CODE, Sig
 
-__all__ = ["MATRIX_SIGS", "WARP_SIGS", "asks_lanes", "source_lane", "vote", "folding", "kind_of", "matrix_loop", "warp_loop"]
-
 MATRIX_SIGS: Final = frozenset({Sig.MMA, Sig.MMA_F64})
 WARP_SIGS: Final = MATRIX_SIGS | {
     Sig.SHFL, Sig.VOTE, Sig.BALLOT, Sig.MATCH_ANY, Sig.MATCH_ALL, Sig.ACTIVEMASK, Sig.REDUX, Sig.WARPSYNC,

@@ -8,8 +8,6 @@ from wis.dtypes import DType
 from wis.kernel.model import Access, Atomic, BufferParam, Kernel, Op, RegType, Space
 from wis.kernel.ops import Sig
 
-__all__ = ["MEMORY_TYPES", "RULES", "Types", "BYTES_MAX", "atomic_type"]
-
 Types = list[RegType]
 BYTES_MAX: Final = 16
 """Most bytes of one load or store."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from wis.errors import Finding, VerifyError
 from wis.kernel.model import Block, Kernel
 
-__all__ = ["Report", "Body", "bodies"]
-
 
 class Report:
     """Findings in the order they are made, at most ``findings_max``."""

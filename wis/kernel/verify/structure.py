@@ -27,8 +27,6 @@ from wis.kernel.ops import BY_CODE
 from wis.kernel.verify.memory import MEMORY_TYPES
 from wis.kernel.verify.report import Body, Report, bodies
 
-__all__ = ["check_sizes", "check_references", "check_calls"]
-
 _REG_TYPES: Final = frozenset(int(t) for t in RegType)
 _LINE_MAX: Final = (1 << 31) - 1
 _ADDED: Final = ("dynamic", "local_bytes", "constants", "functions", "file", "lines")  # fields since version 2

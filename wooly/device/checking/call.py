@@ -22,8 +22,6 @@ from wooly.device.recorder import RECORDER
 from wooly.device.schema import Kind, OpInfo
 from wooly.errors import CheckFailed, DeviceAssertError, WoolyError
 
-__all__ = ["CheckedCall", "CheckedView"]
-
 _CPU_LACKS: Final = ("not implemented for", "not supported on CPU", "not yet implemented", "Could not run")
 """What torch says of types and operations that its CPU kernels lack."""
 

@@ -25,8 +25,6 @@ import torch
 
 from wooly.errors import CheckFailed
 
-__all__ = ["REPORT", "Report", "keep_forward_lines", "place"]
-
 
 class Report:
     """The first difference, and how many calls were compared how."""

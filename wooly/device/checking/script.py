@@ -18,8 +18,6 @@ from wooly.device.checking import rules
 from wooly.device.checking.snapshot import Snapshot, View
 from wooly.device.schema import Kind, OpInfo
 
-__all__ = ["arguments_text", "write"]
-
 _EMBEDDED_MAX: Final = 4096
 """Bytes of operands that stand in the script's text; more are saved beside it."""
 

@@ -17,8 +17,6 @@ from wooly.device.backend import handle_of, is_ours, offset_of, storage_of
 from wooly.device.lowering.values import span_nbytes
 from wooly.device.recorder import RECORDER
 
-__all__ = ["Snapshot", "View", "tensors_in"]
-
 _ALIGN: Final = 16
 """A copied range begins at a multiple of this many bytes, so that views of any type fit."""
 

@@ -12,8 +12,6 @@ from wooly.device.schema import OpInfo
 
 _Rule = Callable[[dict[str, Any]], None]
 
-__all__ = ["arguments", "distribution"]
-
 
 def arguments(info: OpInfo, values: Sequence[Any]) -> None:
     """Raises RuntimeError, in torch's words, for arguments that torch's kernels check and its meta kernels do not."""

@@ -12,8 +12,6 @@ from wooly.device.checks.places import tensors_of, title
 from wooly.device.infer import Unknown, infer
 from wooly.device.schema import OpInfo
 
-__all__ = ["castable", "dtypes", "refuses_dtypes"]
-
 
 def castable(result: torch.dtype, out: torch.dtype) -> None:
     """Raises RuntimeError when an out= tensor cannot take results of type ``result``."""

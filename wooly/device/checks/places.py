@@ -12,12 +12,6 @@ from wooly.device import sparse
 from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, raw_device
 from wooly.device.schema import Kind, OpInfo
 
-__all__ = [
-    "CPU_INDEX_OPS", "SELF_OVERLAP",
-    "devices", "indices", "is_dense", "may_be_cpu_indices", "overlap", "repeats", "same_shape", "several_devices",
-    "tensors_of", "title",
-]  # fmt: skip
-
 
 def tensors_of(values: Sequence[Any]) -> Iterator[tuple[int, torch.Tensor]]:
     """(argument index, tensor) for every tensor among ``values``, lists included."""

@@ -10,8 +10,6 @@ from wooly.config import HIDE_LOCAL, Config
 from wooly.errors import ActivationError, UnsupportedTorch
 from wooly.remedies import check_version, range_text
 
-__all__ = ["PRIVATE_NAMES", "check_process", "missing_names", "check_local_gpu", "check_autograd"]
-
 PRIVATE_NAMES: Final = (
     "_C.TensorBase.device",
     "_C.TensorBase.data",

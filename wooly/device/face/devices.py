@@ -17,11 +17,6 @@ import torch
 from wooly.config import HIDE_LOCAL
 from wooly.device.backend import BACKEND, DEVICES_MAX, OURS, SHOWN
 
-__all__ = [
-    "DeviceArg", "add_with", "index_of", "number_of", "shown", "ours", "to_backend", "set_count", "count", "current", "make_current",
-    "is_rank", "chosen", "invalid_ordinal", "no_devices",
-]  # fmt: skip
-
 DeviceArg = torch.device | str | int | None
 """What torch.cuda's functions take as a device."""
 

@@ -18,8 +18,6 @@ from wooly.device.face.api import Face, overridable, put
 from wooly.device.face.devices import index_of, to_backend
 from wooly.device.face.generators import DeviceGenerator
 
-__all__ = ["PINNING_FUNCTIONS", "PINNING_METHODS", "RANDOM_FUNCTIONS", "RANDOM_METHODS", "patch"]
-
 PINNING_FUNCTIONS: Final = tuple(
     """
     arange empty empty_like empty_permuted empty_strided eye full full_like linspace logspace ones ones_like rand rand_like randint

@@ -18,8 +18,6 @@ from wooly.device.backend import TensorBase, is_ours, storage_of
 from wooly.device.face.api import Face, overridable, put, wrapping
 from wooly.errors import ForeignPointerError
 
-__all__ = ["IDENTITY_USERS", "DevicePointer", "patch"]
-
 IDENTITY_USERS: Final = frozenset({"torch", "transformers", "safetensors", "accelerate", "peft", "wooly"})
 """Packages that use data_ptr() only to tell tensors apart."""
 

@@ -16,8 +16,6 @@ from wooly.device.face.api import Face, put
 from wooly.device.face.devices import count, is_rank, number_of
 from wooly.device.random import Philox, default, register, set_default
 
-__all__ = ["DeviceGenerator", "patch", "default_generators"]
-
 _Base: Final = torch._C.Generator
 
 

@@ -16,8 +16,6 @@ import torch
 
 from wooly.errors import UnsupportedTorch
 
-__all__ = ["lend"]
-
 _SYMBOL: Final = "_ZN3c104impl26device_guard_impl_registryE"
 _SLOTS: Final = 21  # one atomic pointer a device type, in torch 2.10 to 2.15
 _CUDA: Final = 1

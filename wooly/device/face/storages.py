@@ -19,8 +19,6 @@ from wooly.device.backend import OURS, is_ours
 from wooly.device.face.api import Face, put, wrapping
 from wooly.device.face.devices import index_of, ours, shown
 
-__all__ = ["patch", "is_our_storage", "received"]
-
 _Base: Final[Any] = torch._C.StorageBase
 _raw_device: Final = _Base.device.__get__
 _PINNED: Final = "_wooly_pinned"

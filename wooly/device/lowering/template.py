@@ -14,8 +14,6 @@ import numpy as np
 from wis.program import Instr
 from wooly.device.lowering.values import Derived, Expected, Number, ScalarArg, wire_number
 
-__all__ = ["Seed", "Counter", "Source", "Template"]
-
 
 @dataclass(frozen=True, slots=True)
 class Seed:

@@ -23,8 +23,6 @@ from wooly.device.lowering.dtypes import accumulate, float_type, result_type
 from wooly.device.lowering.template import Counter, Seed, Source, Template
 from wooly.device.lowering.values import Derived, Expected, LoweringError, Meta, Number, ScalarArg, Value, wire_number
 
-__all__ = ["Trace", "Results"]
-
 Results = Meta | None | Sequence["Meta | None"]
 
 _COMPARE: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})

@@ -10,10 +10,6 @@ from typing import Any, Final
 from wis.dtypes import DType
 from wis.views import contiguous_strides
 
-__all__ = [
-    "Meta", "ScalarArg", "Derived", "Number", "Value", "Expected", "kind_of", "span_nbytes", "wire_number", "LoweringError", "Unsupported",
-]  # fmt: skip
-
 
 class LoweringError(Exception):
     """A lowering made something that cannot be a template: a fault of this package, never of the user's program."""

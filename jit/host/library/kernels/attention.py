@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from jit.host.library.emit import BOOL, F32, F64, I8, I32, I64, Fn, Type, Value
 from jit.host.library.kernels.tiles import Matrix, Tiles
 
-__all__ = ["sdpa", "sdpa_dx"]
-
 _TYPES = {"f32": F32, "f64": F64}
 _ROW_MAJOR, _NO_TRANS, _TRANS = 101, 111, 112
 

@@ -21,8 +21,6 @@ from jit.host.library.emit import BOOL, F32, F64, I8, I32, I64, U32, Fn, Type, V
 from jit.host.library.kernels.tiles import OVERRUN_BYTES, Matrix, Tiles
 from jit.host.library.kernels.windows import Geometry, geometry, planes, row_of, span, taps, vector_at, vector_of
 
-__all__ = ["SLACK", "conv", "conv_dw", "conv_dx", "sum_parts", "depthwise", "depthwise_dw"]
-
 SLACK = OVERRUN_BYTES + 64
 """Bytes behind ``col``: writing its last row runs past the end by less than a vector, reading panels by less than a panel."""
 

@@ -11,8 +11,6 @@ from jit.host.library.elements import ELEMENTS
 from jit.host.library.emit import F32, F64, I8, I32, I64, Fn, Type, Value
 from jit.host.library.kernels.tiles import Matrix, Tiles
 
-__all__ = ["BATCH_RANK", "gemm", "gemv", "igemm", "product"]
-
 BATCH_RANK: Final = 3
 """Batch dimensions a record can walk."""
 

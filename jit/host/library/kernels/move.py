@@ -6,8 +6,6 @@ from jit.host.library.elements import ELEMENTS, MOVERS
 from jit.host.library.emit import Fn
 from jit.host.library.nest import rows
 
-__all__ = ["cast", "copy", "fill_zero"]
-
 
 def copy(f: Fn, width: str, rank: str) -> None:
     """y = x, elements of ``width`` bytes."""
