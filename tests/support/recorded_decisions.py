@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 
+import msgspec
 import numpy as np
 
 from bus_schemas.events import Considered, TaskPlaced, TaskRefused, TaskSubmitted
@@ -45,17 +46,9 @@ def _with_all_devices(view: ClusterView, task: TaskSubmitted, recorded: TaskPlac
             then.columns.measure(row, seen.utilization_percent, seen.starvation_percent, seen.vram_used_bytes)
     decision = explain(then, task, recorded.at_ns)
     considered = () if refuse_cluster(view, task) is not None else _all_considered(then, task)
-    if decision.gpus:
-        return TaskPlaced(
-            at_ns=recorded.at_ns,
-            task=task.task,
-            node=decision.node,
-            gpus=decision.gpus,
-            scores=decision.scores,
-            refusals=decision.refusals,
-            position=decision.position,
-            considered=considered,
-        )
+    event = decision.event()
+    if isinstance(event, TaskPlaced):
+        return msgspec.structs.replace(event, considered=considered, candidates=0, refused=())
     return TaskRefused(recorded.at_ns, task.task, decision.refusals, decision.position, considered)
 
 

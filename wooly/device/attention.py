@@ -16,8 +16,6 @@ from wooly.device.backend import is_our_device, is_ours
 from wooly.device.imports import when_imported
 from wooly.device.lowering import LOWERINGS
 
-__all__ = ["of_nested", "register", "scaled_dot_product_attention"]
-
 _FUSED = "aten::_scaled_dot_product_fused_attention_overrideable"
 
 
@@ -96,17 +94,17 @@ def of_nested(
     """Attention of nested tensors of the strided layout [batch, heads, length, size], transposed ones too, which torch's composition does
     not take: rows are padded, and keys masked."""
     attend = torch.ops.aten.scaled_dot_product_attention.default
-    parts = [x.transpose(1, 2) if x.is_nested and x.dim() == 4 else None for x in (query, key, value)]
-    if attn_mask is not None or any(x is None or not (is_ours(x) and x.is_contiguous()) for x in parts):
+    rows = [x.transpose(1, 2) for x in (query, key, value) if x.is_nested and x.dim() == 4]
+    if attn_mask is not None or len(rows) < 3 or not all(is_ours(x) and x.is_contiguous() for x in rows):
         composed: torch.Tensor = attend.decompose(query, key, value, attn_mask, dropout_p, is_causal, **more)
         return composed
-    q, k, v = (torch.nested.to_padded_tensor(x, 0.0).transpose(1, 2) for x in parts)
+    q, k, v = (torch.nested.to_padded_tensor(x, 0.0).transpose(1, 2) for x in rows)
     places = torch.arange(k.size(2), device=k.device)
     mask = places < key._nested_tensor_size()[:, 1:2].to(k.device)[:, None, None]
     if is_causal:
         mask = mask & (places <= torch.arange(q.size(2), device=q.device)[:, None])
     out = attend(q, k, v, mask, dropout_p, **more).transpose(1, 2)
-    sizes = parts[0]._nested_tensor_size()  # type: ignore[union-attr]  # as above
+    sizes = rows[0]._nested_tensor_size()
     return torch._nested_from_padded(out, torch.cat([sizes[:, :2], torch.full_like(sizes[:, :1], out.size(3))], 1)).transpose(1, 2)
 
 

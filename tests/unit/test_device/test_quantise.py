@@ -31,7 +31,7 @@ def test_quantisation_aware_training(backend: str) -> None:
     """By channel, where scales are made at the first pass, and as a whole; with observers off, then with rounding off."""
     torch.manual_seed(0)
     made = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 2)).train()
-    made.qconfig = QUANT.get_default_qat_qconfig(backend)  # type: ignore[assignment]  # as torch finds it
+    made.qconfig = QUANT.get_default_qat_qconfig(backend)  # type: ignore[assignment]  # torch looks for it in any module
     batches = torch.randn(5, 2, 1, 6, 6).unbind()
 
     def results(device: str) -> list[Any]:
