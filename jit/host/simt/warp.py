@@ -278,14 +278,15 @@ def matrix_product(code: Code, registers: Registers, chain: Sequence[Op], there:
     if kind != "i32":  # the helper calls it
         function = f"llvm.fma.{v.suffix(kind)}"
         code.declared[function] = f"declare {v.type(kind)} @{function}({', '.join([v.type(kind)] * 3)})"
-    several = _several(v.type(kind), n_sums)
+    several = _struct(v.type(kind), n_sums)
     sums = code.value(f"call {_CALL} {several} @{name}({', '.join(operands)})")
     for place, r in enumerate(last.outs):
         registers.put_vector(r, code.value(f"extractvalue {several} {sums}, {place}"))
     return name
 
 
-def _several(kind: str, n: int) -> str:
+def _struct(kind: str, n: int) -> str:
+    """The type of ``n`` values that a helper returns."""
     return f"{{{', '.join([kind] * n)}}}"
 
 
@@ -314,7 +315,7 @@ class _Product:
         takes = ", ".join([f"{sum_kind} {x}" for x in sums] + [f"{word_kind} {x}" for step in words for x in step])
         for step in words:
             self._add(sums, step)
-        several, result = _several(sum_kind, n_sums), "poison"
+        several, result = _struct(sum_kind, n_sums), "poison"
         for place, value in enumerate(sums):
             result = self.code.value(f"insertvalue {several} {result}, {sum_kind} {value}, {place}")
         body = "\n".join(self.code.lines)
