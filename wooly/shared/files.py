@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import resource
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -68,6 +67,8 @@ class Reread(Generic[T]):
 
 def more_files(files_max: int) -> int:
     """Let the process have as many files open as the system allows, at most ``files_max``; how many that are."""
+    import resource  # of Unix: clients elsewhere import this module, and have no use for it
+
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     room = files_max if most == resource.RLIM_INFINITY else min(files_max, most)
     if now != resource.RLIM_INFINITY and now < room:
