@@ -26,8 +26,10 @@ class Counters:
     upload_bytes: int = 0
     #: tensor data received from the node
     fetch_bytes: int = 0
-    #: distinct (operation, metadata) pairs
+    #: distinct (operation, metadata) pairs that were lowered
     templates: int = 0
+    #: those that got their template from others, which differ in sizes only
+    resized: int = 0
     #: calls computed on this machine instead, by operation
     fallbacks: Counter[str] = field(default_factory=Counter)
 

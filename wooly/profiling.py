@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ _MUCH: Final = 0.3
 
 
 @dataclass(slots=True)
-class _Batch:
+class Batch:
     """Times in ns of ``time.perf_counter_ns``; ``done_ns`` 0: no answer yet."""
 
     number: int
@@ -57,12 +57,12 @@ class Profile:
     upload_bytes: int = 0
     #: line of the script to (ns, times) that it waited
     waits: dict[str, tuple[int, int]] = field(default_factory=dict)
-    batches: list[_Batch] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
     #: (begin, end, number of the batch)
     waited: list[tuple[int, int, int]] = field(default_factory=list)
     #: operations that this machine computed, with counts
     fallbacks: Mapping[str, int] = field(default_factory=dict)
-    open: dict[int, _Batch] = field(default_factory=dict)
+    open: dict[int, Batch] = field(default_factory=dict)
 
     @property
     def wall_ns(self) -> int:
@@ -72,6 +72,16 @@ class Profile:
     def device_ns(self) -> int:
         """The least time that the device worked."""
         return min(self.wall_ns, self.core_ns // max(1, self.cores))
+
+    def at_work(self) -> Iterator[tuple[Batch, int]]:
+        """The batches for which the device worked, and from when on (at the latest); it ended when the answer came (at the latest)."""
+        free_ns = self.begin_ns
+        for one in self.batches:
+            if one.done_ns:
+                began_ns = max(free_ns, one.begin_ns, one.done_ns - one.core_ns // max(1, self.cores))
+                if one.core_ns and began_ns < one.done_ns:
+                    yield one, began_ns
+                free_ns = one.done_ns
 
     def trace(self) -> dict[str, Any]:
         """The timeline."""
@@ -85,7 +95,6 @@ class Profile:
             at_us, length_us = (begin_ns - self.begin_ns) / 1e3, max(0, end_ns - begin_ns) / 1e3
             return {"ph": "X", "pid": 1, "tid": tid, "name": name, "ts": at_us, "dur": length_us, "args": args}
 
-        free_ns = self.begin_ns
         for one in self.batches:
             what = {"operations": one.n_ops, "torch": list(one.names), "bytes": one.sent_bytes}
             events.append(span(script, f"send {one.line}", one.begin_ns, one.sent_ns, batch=one.number, **what))
@@ -94,10 +103,8 @@ class Profile:
             common = {"pid": 1, "tid": way, "cat": "batch", "id": one.number, "name": one.line or f"batch {one.number}"}
             for kind, at_ns in (("b", one.sent_ns), ("e", one.done_ns)):
                 events.append({**common, "ph": kind, "ts": (at_ns - self.begin_ns) / 1e3, "args": {"core_us": one.core_ns / 1e3}})
-            began_ns = max(free_ns, one.sent_ns, one.done_ns - one.core_ns // max(1, self.cores))
-            if one.core_ns and began_ns < one.done_ns:
-                events.append(span(device, one.line or f"batch {one.number}", began_ns, one.done_ns, batch=one.number, **what))
-            free_ns = one.done_ns
+        for one, began_ns in self.at_work():
+            events.append(span(device, one.line or f"batch {one.number}", began_ns, one.done_ns, batch=one.number, operations=one.n_ops))
         events += [span(script, f"wait for batch {number}", begin_ns, end_ns) for begin_ns, end_ns, number in self.waited]
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
@@ -105,8 +112,8 @@ class Profile:
 class ProfiledLink(LinkWrapper):
     """A link that keeps a profile of what passes through it."""
 
-    def __init__(self, link: Link, path: str) -> None:
-        """``path``: of the timeline."""
+    def __init__(self, link: Link, path: str = "") -> None:
+        """``path``: of the timeline that ``finish`` writes."""
         super().__init__(link)
         self._path = path
         node = link.info.node
@@ -114,6 +121,24 @@ class ProfiledLink(LinkWrapper):
         cores = next((device.cores for device in node.devices if device.index == index), 1) if node is not None else 1
         self.profile = Profile(cores, time.perf_counter_ns())
         self._lock = threading.Lock()
+
+    def listen(self) -> Callable[[], None]:
+        """Note the core time of batches that are answered, until what is returned is called."""
+        session: Any = self._link
+        while isinstance(session, LinkWrapper):
+            session = session.inner
+        others = getattr(session, "on_done", None)
+
+        def done(seq: int, core_ns: int) -> None:
+            self.done(seq, core_ns)
+            if others is not None:
+                others(seq, core_ns)
+
+        def stop() -> None:
+            session.on_done = others
+
+        session.on_done = done
+        return stop
 
     def submit(self, flush: Flush) -> Ticket:
         begin_ns, before = time.perf_counter_ns(), self.wire_bytes
@@ -123,7 +148,7 @@ class ProfiledLink(LinkWrapper):
         profile.upload_bytes += sum(len(data) for _, data in flush.uploads)
         ticket = self._link.submit(flush)
         sent_ns = time.perf_counter_ns()
-        batch = _Batch(
+        batch = Batch(
             ticket.seq, line, names[:_LINES_MAX], n_ops=flush.n_ops, sent_bytes=self.wire_bytes - before, begin_ns=begin_ns, sent_ns=sent_ns
         )
         profile.n_batches += 1
@@ -168,7 +193,7 @@ class ProfiledLink(LinkWrapper):
             if batch is not None:
                 batch.done_ns, batch.core_ns = now_ns, core_ns
             elif len(profile.batches) < _BATCHES_MAX:
-                profile.open[seq] = _Batch(seq, begin_ns=now_ns, sent_ns=now_ns, done_ns=now_ns, core_ns=core_ns)
+                profile.open[seq] = Batch(seq, begin_ns=now_ns, sent_ns=now_ns, done_ns=now_ns, core_ns=core_ns)
 
     def finish(self, fallbacks: Mapping[str, int]) -> list[str]:
         """Write the timeline; returns the lines to show. A file that cannot be written gives a line instead of an error. ``fallbacks``:

@@ -46,8 +46,8 @@ def DEVICE() -> torch.device:
 
 def raw_device(tensor: torch.Tensor) -> torch.device:
     """The device as C++ knows it, whatever ``Tensor.device`` has been patched to show."""
-    device: torch.device = _device_getter(tensor)
-    return device
+    device: torch.device = _device_getter(tensor)  # in a mode of __torch_function__: the patched property's answer
+    return device if device.type != SHOWN else torch.device(BACKEND, device.index)
 
 
 def is_ours(tensor: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -15,9 +16,9 @@ from wis.limits import LIMITS
 from wis.views import contiguous_strides
 from wooly.counters import COUNTERS
 from wooly.device import checks, fallback, numbers, random, sparse, transfer
-from wooly.device.backend import handle_of, is_our_device, offset_of, raw_device
-from wooly.device.infer import Unknown, infer
-from wooly.device.lowering import LOWERINGS, Entry, Expected, LoweringError, Meta, ScalarArg, Unsupported, lower, wis_dtype
+from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, raw_device
+from wooly.device.infer import Shaped, Unknown, infer, known
+from wooly.device.lowering import LOWERINGS, Entry, Expected, LoweringError, Meta, ScalarArg, Unsupported, lower, tensor_places, wis_dtype
 from wooly.device.lowering.values import Number, span_nbytes
 from wooly.device.programs import Stencil, verify_stencil
 from wooly.device.recorder import RECORDERS
@@ -53,7 +54,7 @@ class CallPlan:
 
 
 @dataclass(slots=True)
-class _Arguments:
+class Arguments:
     """The arguments of one call as a lowering sees them, and what a record of it carries."""
 
     lowered: list[Any] = field(default_factory=list)
@@ -97,9 +98,9 @@ def number_is_plain(entry: Entry | None, name: str, value: Any) -> bool:
     return special is not None and not isinstance(value, list) and value in special
 
 
-def _arguments(info: OpInfo, entry: Entry, values: Sequence[Any]) -> _Arguments:
+def arguments_of(info: OpInfo, entry: Entry, values: Sequence[Any]) -> Arguments:
     """Walk the arguments in schema order, numbering buffers and numbers."""
-    found = _Arguments(by_handle={} if info.mutates else None)
+    found = Arguments(by_handle={} if info.mutates else None)
     for arg, value in zip(info.args, values, strict=True):
         if arg.kind in (Kind.TENSOR, Kind.TENSORS):
             found.lowered.append(found.any(value))
@@ -126,7 +127,7 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> CallPlan:
     if any(arg.kind is Kind.LAYOUT and value in sparse.LAYOUTS for arg, value in zip(info.args, values, strict=True)):
         return CallPlan(None, substitute=lambda *now: fallback.on_cpu(info, now, None))
     if _has_cpu_indices(info, values):
-        return CallPlan(None, substitute=lambda *now: _with_indices_here(info, now))
+        return CallPlan(None, substitute=lambda *now: _with_tensors_there(info, now))
     if info.base in ("fill_", "zero_") and checks.repeats(values[0]):
         return CallPlan(None, substitute=lambda *now: _filled_once(info, now))
     checks.overlap(info, values)
@@ -153,6 +154,8 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> CallPlan:
             pass
         except LoweringError as error:
             fallback.report(info, f"its lowering failed ({error})")
+        if any(not is_ours(t) for _, t in checks.tensors_of(values)):
+            return CallPlan(None, substitute=lambda *now: _with_tensors_there(info, now))
     return CallPlan(None, substitute=fallback.choose(info, name, unknown))
 
 
@@ -255,15 +258,16 @@ def _has_cpu_indices(info: OpInfo, values: Sequence[Any]) -> bool:
     )
 
 
-def _with_indices_here(info: OpInfo, values: Sequence[Any]) -> Any:
-    """Indexing by CPU tensors: the indices are uploaded, as CUDA does."""
+def _with_tensors_there(info: OpInfo, values: Sequence[Any]) -> Any:
+    """Indices and numbers in CPU tensors: uploaded first, as CUDA does with indices."""
     at = transfer.index_of_call(info, values)
-    moved = [
-        [transfer.upload(t, at) if isinstance(t, torch.Tensor) and raw_device(t).type == "cpu" else t for t in value]
-        if checks.may_be_cpu_indices(info, i)
-        else value
-        for i, value in enumerate(values)
-    ]
+
+    def there(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [there(item) for item in value]
+        return transfer.upload(value, at) if isinstance(value, torch.Tensor) and raw_device(value).type == "cpu" else value
+
+    moved = [there(value) if arg.kind in (Kind.TENSOR, Kind.TENSORS) else value for arg, value in zip(info.args, values, strict=True)]
     args, kwargs = fallback.split(info, moved)
     return info.op(*args, **kwargs)
 
@@ -272,9 +276,10 @@ def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> CallPlan:
     """The plan through a lowering; raises Unknown, Unsupported or LoweringError."""
     own = entry.name == info.name
     makes = bool(info.returns) if not info.mutates else own and None in info.returns
-    result = None
+    result = known(info.name, values)
     try:
-        result = infer(info, values, overload(entry.name) if info.is_out else None)
+        if result is None:
+            result = infer(info, values, overload(entry.name) if info.is_out else None)
     except Unknown as unknown:
         if makes or info.is_out or not unknown.missing:
             raise  # else nothing new is made, and the lowering looks at shapes itself
@@ -287,14 +292,15 @@ def _lowered(info: OpInfo, entry: Entry, values: Sequence[Any]) -> CallPlan:
         wrong = _resized(info, values, result)
         if wrong is not None:
             return wrong
-    found = _arguments(info, entry, values)
-    args, kwargs, targets = _as_lowered(info, found.lowered, own)
+    found = arguments_of(info, entry, values)
+    args, kwargs, targets = as_lowered(info, found.lowered, own)
+    if any(type(arg) is ScalarArg and needs for arg, needs in zip(args, tensor_places(entry), strict=False)):
+        raise Unsupported("a number where the lowering takes a tensor only")
     outs: list[OutSpec | None] = []
     build = None
     if makes:
-        build = _builder(_new_returns(info, result), outs)
-    expected = [None if o is None else Expected(wis_dtype(o.dtype), o.shape, o.strides or contiguous_strides(o.shape)) for o in outs]
-    stencil = Stencil(lower(entry, args, kwargs, len(found.handles), expected, targets), info.name)
+        build = builder(_new_returns(info, result), outs)
+    stencil = Stencil(lower(entry, args, kwargs, len(found.handles), expected_of(outs), targets), info.name)
     scattered = info.mutates and any(info.args[i].written and not checks.is_dense(t) for i, t in checks.tensors_of(values))
     verify_stencil(stencil, scattered=scattered)
     buffers = stencil.n_handles + len(stencil.temps)
@@ -331,7 +337,7 @@ def _target(info: OpInfo, values: Sequence[Any]) -> torch.Tensor | None:
     return written if isinstance(written, torch.Tensor) else None
 
 
-def _as_lowered(info: OpInfo, lowered: Sequence[Any], own: bool) -> tuple[list[Any], dict[str, Any], list[Meta]]:
+def as_lowered(info: OpInfo, lowered: Sequence[Any], own: bool) -> tuple[list[Any], dict[str, Any], list[Meta]]:
     """(args, kwargs, targets) for the lowering. ``own``: it is the operation's own and writes what is to be written itself."""
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -386,19 +392,23 @@ def first(tensors: list[torch.Tensor]) -> Any:
     return tensors[0]
 
 
-def _builder(result: Any, outs: list[Any]) -> Callable[[list[torch.Tensor]], Any]:
+def builder(result: Any, outs: list[Any]) -> Callable[[list[torch.Tensor]], Any]:
     """Collect the tensors of an inferred result into ``outs``; returns a function that makes the like of it from new tensors."""
-    if isinstance(result, torch.Tensor):
+    if isinstance(result, torch.Tensor | Shaped):
         outs.append(_spec(result))
         return first
-    shape = _shape_of(result, outs)
-    return lambda tensors: _fill(shape, tensors)
+    return partial(_fill, _shape_of(result, outs))
+
+
+def expected_of(outs: Sequence[OutSpec | None]) -> list[Expected | None]:
+    """The outputs as a lowering is given them."""
+    return [None if o is None else Expected(wis_dtype(o.dtype), o.shape, o.strides or contiguous_strides(o.shape)) for o in outs]
 
 
 def _shape_of(result: Any, outs: list[Any]) -> Any:
-    if isinstance(result, torch.Tensor):
+    if isinstance(result, torch.Tensor | Shaped):
         outs.append(_spec(result))
-        return _Slot(sum(o is not None for o in outs) - 1)
+        return Slot(sum(o is not None for o in outs) - 1)
     if isinstance(result, list | tuple):
         parts = [_shape_of(r, outs) for r in result]
         return parts if isinstance(result, list) else tuple(parts)
@@ -408,12 +418,12 @@ def _shape_of(result: Any, outs: list[Any]) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Slot:
+class Slot:
     index: int
 
 
 def _fill(shape: Any, tensors: list[torch.Tensor]) -> Any:
-    if isinstance(shape, _Slot):
+    if isinstance(shape, Slot):
         return tensors[shape.index]
     if isinstance(shape, list):
         return [_fill(s, tensors) for s in shape]
@@ -422,7 +432,7 @@ def _fill(shape: Any, tensors: list[torch.Tensor]) -> Any:
     return shape
 
 
-def _spec(meta: torch.Tensor) -> OutSpec:
+def _spec(meta: torch.Tensor | Shaped) -> OutSpec:
     shape, strides = tuple(meta.shape), tuple(meta.stride())
     nbytes = span_nbytes(meta.dtype.itemsize, shape, strides)
     return OutSpec(meta.dtype, shape, None if nbytes and strides == contiguous_strides(shape) else strides, nbytes)
@@ -435,7 +445,7 @@ def carry_out(info: OpInfo, plan: CallPlan, values: Sequence[Any]) -> Any:
         assert plan.substitute is not None, "a plan has a stencil or a substitute"
         return plan.substitute(*values)
     assert plan.entry is not None, "a stencil comes from a lowering"
-    found = _arguments(info, plan.entry, values)
+    found = arguments_of(info, plan.entry, values)
     at = transfer.index_of_call(info, values)
     if stencil.rng_counters:
         checks.distribution(info, values)

@@ -18,7 +18,7 @@ from wooly.device import checks, random, sparse, transfer
 from wooly.device.backend import CPU_KEYS, cpu_generator, has_kernel, has_python_kernel, is_ours, raw_device
 from wooly.device.checks import SELF_OVERLAP
 from wooly.device.infer import Unknown, infer
-from wooly.device.lowering import COMPOSITES, Unsupported
+from wooly.device.lowering import COMPOSITES, Unsupported, libraries
 from wooly.device.schema import Kind, OpInfo, describe, overload
 from wooly.errors import ForeignPointerError, UnsupportedOperation
 
@@ -228,8 +228,8 @@ def unclaimed(op: Any, *args: Any, **kwargs: Any) -> Any:
     """The kernel of every operator that has no other for the device: operators of other libraries, and torch's for other back ends.
 
     A kernel that is registered in Python for CUDA is called, and where that follows a pointer, one for the CPU that may do without; else
-    the CPU's on copies, visibly. Raises UnsupportedOperation where there is none: a kernel compiled for CUDA cannot run without a GPU on
-    this machine.
+    our own form of the operator (``lowering.libraries``); else the CPU's on copies, visibly. Raises UnsupportedOperation where there is
+    none: a kernel compiled for CUDA cannot run without a GPU on this machine.
     """
     info = _described(op)
     if has_python_kernel(info.name, "CUDA"):
@@ -242,6 +242,9 @@ def unclaimed(op: Any, *args: Any, **kwargs: Any) -> Any:
                 changed = info.mutates and (None in before or before != _versions(args, kwargs))
                 if changed or not has_kernel(info.name, "CPU"):
                     raise
+    form = _form(op)
+    if form is not None:
+        return composed(form, info, _in_order(info, args, kwargs))
     if not has_kernel(info.name, "CPU"):
         raise UnsupportedOperation(f"{info.name} has no kernel for this device and none for the CPU that could stand in for it")
     return on_cpu(info, _in_order(info, args, kwargs), None)
@@ -256,6 +259,11 @@ def _versions(args: Sequence[Any], kwargs: dict[str, Any]) -> list[int | None]:
 @cache
 def _described(op: Any) -> OpInfo:
     return describe(op.name(), op)
+
+
+@cache
+def _form(op: Any) -> Callable[..., Any] | None:
+    return libraries.form_of(op.name())
 
 
 def with_tensors_for_numbers(op: Any, keys: Any) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ hold for contiguous tensors of one floating type (or one type, where types are k
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -19,50 +20,101 @@ from wis.views import broadcast_shapes, contiguous_strides
 from wooly.device.backend import is_ours
 from wooly.device.schema import Kind, OpInfo
 
-__all__ = ["RULES", "Unknown", "infer", "known"]
+__all__ = ["RULES", "Shaped", "Unknown", "infer", "known"]
 
 Shape = tuple[int, ...]
-Rule = Callable[[Sequence[Any]], "tuple[Shape, torch.dtype] | None"]
+_ORDERS: Final = {torch.channels_last: (1, 3, 2, 0), torch.channels_last_3d: (1, 4, 3, 2, 0)}
 
 
-def known(name: str, values: Sequence[Any]) -> torch.Tensor | None:
-    """The result of overload ``name`` as a meta tensor, or None when no rule applies."""
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """A tensor of ours without lazy bits, as the rules see it; its sizes may be symbols (symbolic.py)."""
+
+    dtype: torch.dtype
+    shape: Shape
+    #: in elements
+    strides: Shape
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    def stride(self) -> Shape:
+        return self.strides
+
+    def dim(self) -> int:
+        return len(self.shape)
+
+    def is_contiguous(self, *, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
+        if any(size == 0 for size in self.shape):
+            return memory_format is torch.contiguous_format
+        step = 1
+        for dim in _ORDERS.get(memory_format, range(self.dim() - 1, -1, -1)):
+            if self.shape[dim] != 1 and self.strides[dim] != step:
+                return False
+            step *= self.shape[dim]
+        return True
+
+    def suggests_channels_last(self) -> bool:
+        """Whether ATen takes it for one with channels last (is_channels_last_strides_2d and _3d in c10)."""
+        order = next((order for order in _ORDERS.values() if len(order) == self.dim()), None)
+        if order is None or self.strides[1] == 0:
+            return False
+        least = 0
+        for dim in order:
+            size, stride = self.shape[dim], self.strides[dim]
+            if size == 0 or stride < least or (dim == 0 and least == self.strides[1]):
+                return False
+            least = stride * size if size > 1 else stride
+        return True
+
+
+def _new(dtype: torch.dtype, shape: Sequence[int]) -> Shaped:
+    return Shaped(dtype, tuple(shape), contiguous_strides(shape))
+
+
+Rule = Callable[[Sequence[Any]], Any]
+"""The result of a call, from its arguments in schema order: Shaped for tensors, in the structure torch returns; None: not known. A rule
+knows nothing of a call that torch refuses. Tensors among the arguments may be Shaped as well."""
+
+
+def known(name: str, values: Sequence[Any]) -> Any:
+    """The result of overload ``name``, as its rule says it; None when no rule applies."""
     rule = RULES.get(name)
-    found = rule(values) if rule is not None else None
-    return None if found is None else torch.empty(found[0], dtype=found[1], device="meta")
+    return rule(values) if rule is not None else None
+
+
+def _is_simple(value: Any) -> bool:
+    """Is it a tensor of ours, without lazy bits?"""
+    return isinstance(value, Shaped) or (isinstance(value, torch.Tensor) and is_ours(value) and not value.is_conj() and not value.is_neg())
 
 
 def _plain(value: Any) -> bool:
-    """Is it a tensor of ours with exactly the strides of a fresh one, and no lazy bits?"""
-    return (
-        isinstance(value, torch.Tensor)
-        and is_ours(value)
-        and tuple(value.stride()) == contiguous_strides(value.size())
-        and not value.is_conj()
-        and not value.is_neg()
-    )
+    """Is it a simple tensor with exactly the strides of a fresh one?"""
+    return _is_simple(value) and tuple(value.stride()) == contiguous_strides(value.size())
 
 
-def _dense(value: torch.Tensor) -> bool:
-    """As ``_plain``, but dimensions of size 1 may have any stride (keys and values of one position have)."""
-    return is_ours(value) and value.is_contiguous() and not value.is_conj() and not value.is_neg()
+def shaped(value: Any) -> Shaped | None:
+    """A simple tensor as the rules see it, else None."""
+    if isinstance(value, Shaped):
+        return value
+    return Shaped(value.dtype, tuple(value.size()), tuple(value.stride())) if _is_simple(value) else None
 
 
 def _floats(*values: Any) -> bool:
     return all(_plain(v) and v.dtype.is_floating_point for v in values) and len({v.dtype for v in values}) == 1
 
 
-def _unary(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
+def _unary(values: Sequence[Any]) -> Shaped | None:
     x = values[0]
-    return (tuple(x.size()), x.dtype) if _floats(x) else None
+    return _new(x.dtype, x.size()) if _floats(x) else None
 
 
-def _same(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
+def _same(values: Sequence[Any]) -> Shaped | None:
     """Like a unary operation, for any type: clone with the default or the contiguous format."""
     x, memory_format = values
     if not _plain(x) or memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         return None
-    return tuple(x.size()), x.dtype
+    return _new(x.dtype, x.size())
 
 
 def _broadcast(a: Sequence[int], b: Sequence[int]) -> Shape | None:
@@ -72,79 +124,131 @@ def _broadcast(a: Sequence[int], b: Sequence[int]) -> Shape | None:
         return None
 
 
-def _binary(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
+def _binary(values: Sequence[Any]) -> Shaped | None:
     a, b = values[0], values[1]
     if not _floats(a):
         return None
     if isinstance(b, float | int):
-        return tuple(a.size()), a.dtype
+        return _new(a.dtype, a.size())
     return _broadcast_floats(a, b)
 
 
-def _broadcast_floats(a: Any, b: Any) -> tuple[Shape, torch.dtype] | None:
+def _broadcast_floats(a: Any, b: Any) -> Shaped | None:
     shape = _broadcast(a.size(), b.size()) if _floats(a, b) else None
-    return None if shape is None else (shape, a.dtype)
+    return None if shape is None else _new(a.dtype, shape)
 
 
-def _arithmetic(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
+def _arithmetic(values: Sequence[Any]) -> Shaped | None:
     """As ``_binary``, and integers of one type too: positions are computed with them."""
     a, b = values[0], values[1]
     if _plain(a) and a.dtype == torch.int64 and type(values[-1]) is int:
         if type(b) is int:
-            return tuple(a.size()), a.dtype
+            return _new(a.dtype, a.size())
         if _plain(b) and b.dtype == torch.int64:
             shape = _broadcast(a.size(), b.size())
-            return None if shape is None else (shape, a.dtype)
+            return None if shape is None else _new(a.dtype, shape)
     return _binary(values)
 
 
-def _softmax(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
+def _softmax(values: Sequence[Any]) -> Shaped | None:
     x, dim, half_to_float = values
     return None if half_to_float or not -x.dim() <= dim < max(x.dim(), 1) else _unary(values)
 
 
-def _cat(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
-    parts, dim = values
+def _cat(values: Sequence[Any]) -> Shaped | None:
+    """In rows, unless all parts have channels last."""
+    parts, dim = [shaped(part) for part in values[0]], values[1]
     first = parts[0]
-    rank = first.dim()
-    if not all(_dense(t) and t.dtype == first.dtype and t.dim() == rank for t in parts) or not -rank <= dim < rank:
+    if first is None or not -first.dim() <= dim < first.dim():
         return None
-    channels_last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(rank)
-    if channels_last is not None and any(t.is_contiguous(memory_format=channels_last) for t in parts):
-        return None  # torch looks closer which layout is meant
-    dim %= rank
-    around = {(*t.size()[:dim], *t.size()[dim + 1 :]) for t in parts}
-    if len(around) != 1:
-        return None
-    return (*first.size()[:dim], sum(t.size(dim) for t in parts), *first.size()[dim + 1 :]), first.dtype
+    dim %= first.dim()
+    before, after, length = first.shape[:dim], first.shape[dim + 1 :], 0
+    for part in parts:
+        if part is None or part.dtype != first.dtype or part.dim() != first.dim() or part.suggests_channels_last():
+            return None
+        if part.shape[:dim] != before or part.shape[dim + 1 :] != after:
+            return None
+        length += part.shape[dim]
+    return _new(first.dtype, (*before, length, *after))
 
 
-def _product(a: Any, b: Any, rank: int) -> tuple[Shape, torch.dtype] | None:
+def _product(a: Any, b: Any, rank: int) -> Shaped | None:
     fits = (
-        isinstance(a, torch.Tensor)
-        and isinstance(b, torch.Tensor)
+        _is_simple(a)
+        and _is_simple(b)
         and a.dtype == b.dtype
-        and is_ours(a)
-        and is_ours(b)
         and a.dim() == b.dim() == rank
         and a.size(-1) == b.size(-2)
         and a.size()[:-2] == b.size()[:-2]
     )
-    return ((*a.size()[:-1], b.size(-1)), a.dtype) if fits else None
+    return _new(a.dtype, (*a.size()[:-1], b.size(-1))) if fits else None
 
 
-def _addmm(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
+def _addmm(values: Sequence[Any]) -> Shaped | None:
     bias, a, b = values[:3]
     found = _product(a, b, 2)
-    if found is None or not _floats(bias) or bias.dtype != found[1]:
+    if found is None or not _floats(bias) or bias.dtype != found.dtype:
         return None
-    return found if tuple(bias.size()) in (found[0], found[0][1:]) else None
+    return found if tuple(bias.size()) in (found.shape, found.shape[1:]) else None
 
 
-def _baddbmm_dtype(values: Sequence[Any]) -> tuple[Shape, torch.dtype] | None:
+def _baddbmm_dtype(values: Sequence[Any]) -> Shaped | None:
     """torch's meta kernel does not take its beta and alpha."""
     found = _product(values[1], values[2], 3)
-    return None if found is None or _broadcast(values[0].size(), found[0]) != found[0] else (found[0], values[3])
+    return None if found is None or _broadcast(values[0].size(), found.shape) != found.shape else _new(values[3], found.shape)
+
+
+def _attention(values: Sequence[Any]) -> Any:
+    """Its result is laid out as the query is."""
+    query, key, value = (shaped(x) for x in values[:3])
+    if query is None or key is None or value is None or not query.dtype.is_floating_point:
+        return None
+    if any(x.dim() != 4 or x.dtype != query.dtype for x in (query, key, value)):
+        return None
+    batch, heads, length, width = query.shape
+    fits = key.shape[:2] == value.shape[:2] == (batch, heads) and key.shape[3] == width and value.shape[2] == key.shape[2]
+    shape = (batch, heads, length, value.shape[3])
+    if not fits or not (values[3] is None or _is_simple(values[3])) or any(n == 0 for n in (*shape, key.shape[2])):
+        return None
+    if query.is_contiguous() and (shape[3] == width or query.strides == contiguous_strides(query.shape)):
+        out = _new(query.dtype, shape)
+    elif shape[3] == width and not query.suggests_channels_last():
+        out = Shaped(query.dtype, *iterated([query]))
+    else:
+        return None
+    number = _new(torch.int64, ())
+    return out, _new(torch.float32, shape[:3]), None, None, length, key.shape[2], number, number, None
+
+
+def _convolution(values: Sequence[Any]) -> Shaped | None:
+    x, weight = shaped(values[0]), shaped(values[1])
+    bias, stride, padding, dilation, transposed, _, groups = values[2:9]
+    if x is None or weight is None or transposed or x.dtype != weight.dtype or not x.dtype.is_floating_point:
+        return None
+    n = x.dim() - 2
+    if n not in (1, 2, 3) or weight.dim() != x.dim() or any(t.suggests_channels_last() or not t.is_contiguous() for t in (x, weight)):
+        return None
+    if weight.shape[1] * groups != x.shape[1] or weight.shape[0] % groups or not (bias is None or _fits_bias(bias, weight)):
+        return None
+    steps, pads, gaps = (given * n if len(given) == 1 else given for given in map(tuple, (stride, padding, dilation)))
+    out = [weight.shape[0]]
+    for i in range(n):
+        room = x.shape[i + 2] + 2 * pads[i] - gaps[i] * (weight.shape[i + 2] - 1) - 1
+        if room < 0:
+            return None
+        out.append(room // steps[i] + 1)
+    return None if any(size == 0 for size in (*x.shape, *weight.shape)) else _new(x.dtype, (x.shape[0], *out))
+
+
+def _fits_bias(bias: Any, weight: Shaped) -> bool:
+    return _is_simple(bias) and bias.dtype == weight.dtype and tuple(bias.size()) == weight.shape[:1]
+
+
+def _counted(start: Any, end: Any, step: Any, dtype: torch.dtype | None) -> Shaped | None:
+    """arange of integers, one after the other."""
+    if any(isinstance(number, bool | float | complex) for number in (start, end, step)) or step != 1 or not start < end:
+        return None
+    return _new(dtype or torch.int64, (end - start,)) if dtype in (None, torch.int64, torch.int32, torch.float32) else None
 
 
 _UNARY: Final = "relu silu neg exp log sqrt rsqrt sin cos tanh sigmoid abs reciprocal gelu"
@@ -164,8 +268,30 @@ RULES: Final[dict[str, Rule]] = {
     "aten::bmm": lambda values: _product(values[0], values[1], 3),
     "aten::addmm": _addmm,
     "aten::baddbmm.dtype": _baddbmm_dtype,
+    "aten::_scaled_dot_product_fused_attention_overrideable": _attention,
+    "aten::convolution": _convolution,
+    "aten::arange": lambda values: _counted(0, values[0], 1, values[1]),
+    "aten::arange.start": lambda values: _counted(values[0], values[1], 1, values[2]),
+    "aten::arange.start_step": lambda values: _counted(*values[:4]),
 }
-"""By overload name. ``values`` are the arguments in schema order."""
+"""By overload name."""
+
+
+def iterated(operands: Sequence[Shaped]) -> tuple[Shape, Shape]:
+    """Shape and strides of what an elementwise operation makes of these tensors (TensorIterator in ATen); raises ValueError where they do
+    not broadcast. It asks what decides between ATen's ways to the same strides, so that symbols notice."""
+    shape = broadcast_shapes(*(x.shape for x in operands))
+    for x in operands:
+        if not x.is_contiguous() and len(shape) in (4, 5):
+            x.is_contiguous(memory_format=torch.channels_last if len(shape) == 4 else torch.channels_last_3d)
+    wide = []
+    for x in operands:
+        lead = len(shape) - x.dim()
+        sizes = zip(x.shape, x.strides, shape[lead:], strict=True)
+        wide.append([0] * lead + [0 if size == 1 and n != 1 else stride for size, stride, n in sizes])
+    order = _order(shape, wide)
+    inner = contiguous_strides([shape[dim] for dim in order])
+    return shape, tuple([inner[order.index(dim)] for dim in range(len(shape))])
 
 
 _META: Final = torch.device("meta")
@@ -185,7 +311,7 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
     """The result of ``info`` (or of its functional form ``op``) as meta tensors, in the structure torch returns; raises Unknown."""
     result = known(info.name, values)
     if result is not None:
-        return result
+        return _as_meta(result)
     if info.name == _ATTENTION_BACKWARD:
         return _attention_gradients([_described(value) for value in values[:6]])
     args: list[Any] = []
@@ -214,6 +340,12 @@ def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:
         raise Unknown(error) from error
 
 
+def _as_meta(result: Any) -> Any:
+    if isinstance(result, Shaped):
+        return torch.empty_strided(result.shape, result.strides, dtype=result.dtype, device=_META)
+    return tuple(_as_meta(part) for part in result) if isinstance(result, tuple) else result
+
+
 def _for_number(number: Any, values: Sequence[Any]) -> Any:
     """A number that torch hands to a kernel for a tensor, as few operators take it: a tensor of the type that the others give it."""
     tensor = next((value for value in values if isinstance(value, torch.Tensor)), None)
@@ -233,6 +365,9 @@ _SAME_AS: Final[dict[Any, Callable[..., Any]]] = {
     _ATEN.geqrf.default: _reflectors,
     _ATEN.multi_margin_loss_backward.default: lambda dy, x, *others: torch.empty_like(x),
     _ATEN.convolution_overrideable.default: _ATEN.convolution.default,
+    _ATEN._sample_dirichlet.default: lambda alpha, generator=None: torch.empty(alpha.size(), dtype=alpha.dtype, device=_META),
+    _ATEN.binomial.default: lambda count, prob, generator=None: torch.empty(count.size(), dtype=count.dtype, device=_META),
+    _ATEN._standard_gamma_grad.default: lambda alpha, drawn: torch.empty_like(alpha),
     _ATEN.__lshift__.Tensor: _ATEN.bitwise_left_shift.Tensor,
     _ATEN.__lshift__.Scalar: _ATEN.bitwise_left_shift.Tensor_Scalar,
     _ATEN.__rshift__.Tensor: _ATEN.bitwise_right_shift.Tensor,
@@ -387,8 +522,6 @@ def _as_iterated(info: OpInfo, values: Sequence[Any], result: torch.Tensor) -> t
 
 def _described(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        if not is_ours(value):
-            return value if value.dim() == 0 else torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=_META)
         meta = torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=_META)
         if value.is_conj():
             meta = meta.conj()

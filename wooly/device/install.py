@@ -6,7 +6,7 @@ Must run before the first backward pass of the process (autograd counts devices 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -226,14 +226,19 @@ def _by_hand(aten: Any) -> set[str]:
     }
     by_name |= {f"aten::{name}": view_kernel(overload(f"aten::{name}")) for name in VIEWS}
     by_name |= {name: view_kernel(overload(name)) for name in inplace_views()}
-    composites = {name: (composite, describe(name, overload(name))) for name, composite in COMPOSITES.items()}
-    by_name |= {name: _checked(composite, info) for name, (composite, info) in composites.items() if not _is_lowered(info)}
+    by_name |= {info.name: _checked(composite, info) for composite, info in described(COMPOSITES) if not _is_lowered(info)}
     for name, kernel in by_name.items():
         aten.impl(name.removeprefix("aten::"), kernel, "PrivateUse1")
     # A factory asked for device="cuda" arrives at torch's CUDA key.
     for name in ("aten::empty.memory_format", "aten::empty_strided"):
         aten.impl(name.removeprefix("aten::"), by_name[name], "CUDA")
     return set(by_name)
+
+
+def described(composites: Mapping[str, Callable[..., Any]]) -> list[tuple[Callable[..., Any], OpInfo]]:
+    """Those of torch's operators, with their descriptions; without what the running version of torch does not have."""
+    of_torch = [(composite, name, overload(name)) for name, composite in composites.items() if name.startswith("aten::")]
+    return [(composite, describe(name, op)) for composite, name, op in of_torch if op is not None]
 
 
 def _checked(composite: Callable[..., Any], info: OpInfo) -> Callable[..., Any]:

@@ -29,9 +29,10 @@ from wooly.device.backend import (
     make_storage,
     untraced,
 )
-from wooly.device.calls import CallPlan, carry_out, first, make_plan
+from wooly.device.calls import CallPlan, carry_out, first
 from wooly.device.checks import several_devices
 from wooly.device.fallback import make_elsewhere, split
+from wooly.device.families import Families
 from wooly.device.lowering import LOWERINGS, Entry
 from wooly.device.recorder import RECORDER, RECORDERS, RECORDS_MAX
 from wooly.device.schema import Arg, Kind, OpInfo, functional_of
@@ -186,6 +187,9 @@ def _compiled(source: str) -> CodeType:
 def _miss(info: OpInfo, plans: dict[Any, Any], kernel: Callable[..., Any]) -> Callable[[Any, Sequence[Any]], Any]:
     """What a kernel does with a key it has not met; a key that holds traced sizes never was."""
 
+    families = Families(info)
+    _all_plans.append(families.families)
+
     def traced(values: Sequence[Any]) -> Any:
         args, kwargs = split(info, values)
         recorded = _RECORDED_INSIDE.get(info.name)
@@ -197,7 +201,7 @@ def _miss(info: OpInfo, plans: dict[Any, Any], kernel: Callable[..., Any]) -> Ca
     def miss(key: Any, values: Sequence[Any]) -> Any:
         if is_tracing():
             return traced(values)
-        plan = make_plan(info, values)
+        plan = families.plan(key, values)
         if len(plans) >= PLANS_MAX:
             plans.clear()
         plans[key] = _quick(info, plan, values)

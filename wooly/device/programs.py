@@ -7,6 +7,7 @@ digests, scalars and handles travel.
 
 from __future__ import annotations
 
+import copy
 import re
 import struct
 from array import array
@@ -45,14 +46,15 @@ class Stencil:
     """A template ready for recording. Two stencils are the same only if they are one object.
 
     A record's handles are its ``n_ins`` inputs, then its outputs; ``code`` refers to them by position, and to temporaries by
-    ``n_handles + i``. ``evaluate`` maps a record's arguments to the values of its ``n_dynamic`` first scalar slots (None: it has none); the
-    slots after those are ``constants``. A stencil that draws random numbers finds (seed, offset) behind its other arguments.
-    ``name`` is the operation's; ``checks`` and ``along`` say what it means when an instruction of its code traps (see Template).
+    ``n_handles + i``. ``evaluate`` maps a record's arguments to the values of its ``n_dynamic`` first scalar slots, which come from
+    ``sources`` (None: it has none); the slots after those are ``constants``. A stencil that draws random numbers finds (seed, offset)
+    behind its other arguments. ``name`` is the operation's; ``checks`` and ``along`` say what it means when an instruction of its code
+    traps (see Template).
     """
 
     __slots__ = (
         "along", "checks", "code", "constants", "dims", "evaluate", "kernels", "n_dynamic", "n_handles", "n_ins", "name", "needs",
-        "rng_counters", "structure", "temps",
+        "rng_counters", "sources", "structure", "temps",
     )  # fmt: skip
 
     def __init__(self, template: Template, name: str = "") -> None:
@@ -62,20 +64,31 @@ class Stencil:
         self.n_ins = template.n_ins
         positions = _positions(template)
         self.n_handles = template.n_ins + sum(out is not None for out in template.outs)
-        self.temps = template.temps
         self.kernels = template.kernels
-        self.dims = template.dims
         self.rng_counters = template.rng_counters
         dynamic = [i for i, source in enumerate(template.sources) if not isinstance(source, _NUMBERS)]
         constant = [i for i, source in enumerate(template.sources) if isinstance(source, _NUMBERS)]
         self.constants: tuple[Number, ...] = tuple(template.sources[i] for i in constant)  # type: ignore[misc]  # just selected
         self.n_dynamic = len(dynamic)
+        self.sources = tuple([template.sources[i] for i in dynamic])
         self.evaluate = _evaluator(template, dynamic)
         slots = {old: new for new, old in enumerate((*dynamic, *constant))}
         self.code = tuple(_renamed(instr, positions, slots) for instr in template.code)
-        structure = (self.code, self.constants, self.n_dynamic, len(self.temps), tuple([name for name, _ in self.kernels]))
+        structure = (self.code, self.constants, self.n_dynamic, len(template.temps), tuple([name for name, _ in self.kernels]))
         self.structure = _STRUCTURES.setdefault(structure, len(_STRUCTURES))
-        self.needs = _needs(template, positions, self.n_handles)
+        self._measure(template.dims, template.temps, [out.nbytes for out in template.outs if out is not None])
+
+    def _measure(self, dims: Sequence[int], temps: tuple[int, ...], outs: Sequence[int]) -> None:
+        """Take the sizes: ``dims`` as in Template, bytes of the temporaries, and bytes that each output is allocated with."""
+        self.dims = struct.pack(f"<{len(dims)}q", *dims)
+        self.temps = temps
+        self.needs = (*_touched(self.code, dims, self.n_ins), *outs)
+
+    def resized(self, dims: Sequence[int], temps: tuple[int, ...], outs: Sequence[int]) -> Stencil:
+        """The same instructions for other sizes, as ``_measure`` takes them."""
+        other = copy.copy(self)
+        other._measure(dims, temps, outs)
+        return other
 
     def explain(self, instruction: int, text: str) -> str:
         """``text``, which a node says of one of its instructions, as the user knows it: by operation."""
@@ -127,24 +140,19 @@ def _select(values: Sequence[Number], indices: Sequence[int]) -> list[Number]:
     return [values[i] for i in indices]
 
 
-def _needs(template: Template, positions: Sequence[int], n_handles: int) -> tuple[int, ...]:
-    """Bytes each handle's buffer must have at least: outputs what they are allocated with, inputs what the code touches."""
-    needs = [0] * (n_handles + len(template.temps))
-    dims = struct.unpack(f"<{len(template.dims) // 8}q", template.dims)
+def _touched(code: Sequence[Instr], dims: Sequence[int], n_ins: int) -> list[int]:
+    """Bytes that ``code`` touches of each of the ``n_ins`` first buffers, which are a record's inputs."""
+    touched = [0] * n_ins
     at = 0
-    for instr in template.code:
+    for instr in code:
         for ref in (*instr.outs, *(x for x in instr.ins if isinstance(x, Ref))):
             shape, strides = dims[at : at + ref.rank], dims[at + ref.rank : at + 2 * ref.rank]
             at += 2 * ref.rank + 1
-            if 0 in shape:
+            if ref.buffer >= n_ins or 0 in shape:
                 continue
             last = dims[at - 1] + sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s > 0)
-            position = positions[ref.buffer]
-            needs[position] = max(needs[position], (last + 1) * _ITEMSIZES[ref.dtype])
-    for i, out in enumerate(template.outs):
-        if out is not None:
-            needs[positions[template.n_ins + i]] = out.nbytes
-    return tuple(needs[:n_handles])
+            touched[ref.buffer] = max(touched[ref.buffer], (last + 1) * _ITEMSIZES[ref.dtype])
+    return touched
 
 
 _ITEMSIZES: Final = {int(d): d.itemsize for d in DType}

@@ -24,7 +24,7 @@ from wooly.device.lowering.values import Number
 from wooly.device.programs import Built, ProgramCache, Record, Stencil, TooLarge, wire
 from wooly.device.tensors import FORK_MESSAGE, HEAP, Heap
 from wooly.errors import ForkError, WoolyError
-from wooly.link import Flush, Link, Origin, ReadBytes, Ticket
+from wooly.link import Flush, Link, LinkWrapper, Origin, ReadBytes, Ticket
 
 __all__ = ["Recorder", "RECORDER", "RECORDERS", "stats", "RECORDS_MAX", "UPLOAD_BYTES_MAX"]
 
@@ -80,6 +80,30 @@ class Recorder:
                 self._link = self._connect()
                 self.heap.memory.limit(self._link.info.quota_bytes, _capacity_bytes(self._link.info))
             return self._link
+
+    def watch(self, wrap: Callable[[Link], LinkWrapper]) -> Callable[[], None]:
+        """Let batches pass through ``wrap`` of the session, also when that opens later, until what is returned is called."""
+        connect, wrapped = self._connect, list[LinkWrapper]()
+
+        def opened() -> Link:
+            assert connect is not None
+            wrapped.append(wrap(connect()))
+            return wrapped[0]
+
+        def unwatch() -> None:
+            with self._lock:
+                if self._connect is opened:
+                    self._connect = connect
+                if wrapped and self._link is wrapped[0]:
+                    self._link = wrapped[0].inner
+
+        with self._lock:
+            if self._link is not None:
+                wrapped.append(wrap(self._link))
+                self._link = wrapped[0]
+            elif connect is not None:
+                self._connect = opened
+        return unwatch
 
     @property
     def is_open(self) -> bool:

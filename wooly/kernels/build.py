@@ -1,4 +1,5 @@
-"""Builds a verified module from source: compile, import, verify; cached in the process and on disk."""
+"""Builds a verified module from source: compile, import, verify; cached in the process and on disk, where only what this user wrote is
+believed: the folder may be shared."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from wis.kernel.verify import VerifiedKernel, verify_kernel
 from wooly import progress
 from wooly.errors import CompileError
 from wooly.kernels.nvrtc import compile_to_ptx, nvrtc_version
+from wooly.shared.files import read_own
 
 _FAST: Final = frozenset({"-use_fast_math", "--use_fast_math"})
 """Asks for the device's own math functions; everything else stays exact."""
@@ -117,7 +119,7 @@ def _remembered(key: str) -> Built | None:
     built = _built.get(key)
     if built is None:
         try:
-            body, names = msgspec.msgpack.decode((_folder() / key).read_bytes(), type=_Stored)
+            body, names = msgspec.msgpack.decode(read_own(_folder() / key), type=_Stored)
             built = _built[key] = Built(decode_module(body), names)
         except (OSError, msgspec.DecodeError, DecodeError):
             return None  # absent, or damaged, which is as good as absent
@@ -128,7 +130,7 @@ def _keep(key: str, built: Built) -> Built:
     _built[key] = built
     with contextlib.suppress(OSError):  # a full or read-only disk costs the next process a compilation
         folder = _folder()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=folder, prefix=".new-")
         with os.fdopen(handle, "wb") as file:
             file.write(msgspec.msgpack.encode((encode_module(built.module), built.names)))

@@ -6,7 +6,6 @@ memory and numbers.
 from __future__ import annotations
 
 import numbers
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,9 +243,9 @@ class Launcher:
             (out_dims if writable else in_dims).extend((nbytes, 1, offset))
         temps = (0,) if any(not nbytes for _, _, nbytes in places) else ()
         code = Instr(_LAUNCH, tuple(outs), tuple(ins), (0, *block, shared_bytes if kernel.dynamic else 0))
-        dims = [*out_dims, *in_dims]
+        dims = (*out_dims, *in_dims)
         sources = tuple(ScalarArg(i, int) for i in range(scalar))
-        return Template(n_buffers, (), temps, (code,), struct.pack(f"<{len(dims)}q", *dims), sources, 0, (self._name,))
+        return Template(n_buffers, (), temps, (code,), dims, sources, 0, (self._name,))
 
 
 Sizes = int | Sequence[int]

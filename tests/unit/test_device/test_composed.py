@@ -276,3 +276,23 @@ def test_weight_norm(dim: int, dtype: torch.dtype) -> None:
     for mine, its, truth in zip(found, run("cpu", dtype), run("cpu", torch.float64), strict=True):
         assert mine.dtype == its.dtype and mine.stride() == its.stride()
         assert (mine - truth).abs().max() <= 2 * (its - truth).abs().max() + 1e-15
+
+
+def test_products_of_bytes() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randint(-128, 128, (5, 300), dtype=torch.int8), torch.randint(-128, 128, (300, 4), dtype=torch.int8)
+    for left, right in ((a, b), (a.to(torch.uint8), b), (a[:0], b), (a[:, :0], b[:0]), (b.t(), a.t())):
+        check(torch._int_mm, left, right)
+    for wrong in ((a, a), (a.float(), b), (a, b.float()), (a[0], b)):
+        with pytest.raises(RuntimeError, match="int_mm"):
+            torch._int_mm(*(x.cuda() for x in wrong))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_scaled_products_of_eight_bits(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(16, 32).to(torch.float8_e4m3fn), torch.randn(48, 32).to(torch.float8_e4m3fn).t()
+    scales = torch.tensor(0.5), torch.tensor(3.0)
+    check(torch._scaled_mm, a, b, *scales, out_dtype=dtype)
+    if dtype != torch.float32:
+        check(torch._scaled_mm, a, b, *scales, bias=torch.randn(48, dtype=dtype), out_dtype=dtype)

@@ -232,3 +232,23 @@ def test_an_out_form_that_also_writes_arguments() -> None:
 
     for ours, expected in zip(run("cuda"), run("cpu"), strict=True):
         torch.testing.assert_close(ours.cpu(), expected)
+
+
+NUMBERS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "masked_fill": lambda x, c: x.masked_fill(x > 0, c),
+    "masked_fill_": lambda x, c: x.clone().masked_fill_(x > 0, c),
+    "index_fill": lambda x, c: x.index_fill(0, torch.tensor([1], device=x.device), c),
+    "copysign": lambda x, c: x.copysign(c),
+    "complex": lambda x, c: torch.complex(x, c),
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_number_in_a_cpu_tensor_is_used_on_the_device(name: str) -> None:
+    x, c = matrix() - 2, torch.tensor(-3.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of an operation on the CPU
+        before = dict(stats()["fallbacks"])
+        ours = NUMBERS[name](x.to("cuda"), c).cpu()
+    assert stats()["fallbacks"] == before
+    torch.testing.assert_close(ours, NUMBERS[name](x, c))

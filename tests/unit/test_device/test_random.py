@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch.nn import functional as F
+
+import wooly
 
 
 def draws() -> list[torch.Tensor]:
@@ -76,3 +81,80 @@ def test_a_mean_shifts_both_parts_of_complex_numbers() -> None:
     added = torch.normal(torch.full((20000,), -2 + 1j, device="cuda"), 0.5).cpu()
     for part, mean in ((z.real, -2), (z.imag, -2), (made.real, -2), (made.imag, -2), (added.real, -2), (added.imag, 1)):
         assert abs(part.mean() - mean) < 0.02 and abs(part.std() - 0.5 / 2**0.5) < 0.02
+
+
+_N = 4000
+
+
+def _distance(values: torch.Tensor, cumulative: Callable[[torch.Tensor], torch.Tensor]) -> float:
+    """Kolmogorov and Smirnov's statistic: the greatest distance of two cumulative distributions, in standard errors; above 2.2 with a
+    chance of 1e-4."""
+    places, counts = values.double().unique(return_counts=True)
+    return float((counts.cumsum(0) / values.numel() - cumulative(places)).abs().max()) * values.numel() ** 0.5
+
+
+def _drawn(function: Callable[..., torch.Tensor], *parameters: float, dtype: torch.dtype) -> torch.Tensor:
+    """Draws on the device, after checks that a seed repeats them, that the next differ, and that none were made on the CPU."""
+    before = dict(wooly.stats()["fallbacks"])
+    given = [torch.full((_N,), p, dtype=dtype, device="cuda") for p in parameters]
+    results = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        results.append(function(*given).cpu())
+    assert wooly.stats()["fallbacks"] == before
+    assert torch.equal(results[0], results[1]) and (not torch.equal(results[0], results[2]) or results[0].unique().numel() == 1)
+    assert results[0].dtype is dtype
+    return results[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("order", [0.05, 0.5, 1.0, 3.0, 50.0, 1e4])
+def test_gamma_draws(order: float, dtype: torch.dtype) -> None:
+    x = _drawn(torch._standard_gamma, order, dtype=dtype)
+    assert x.min() > 0
+    assert _distance(x, lambda at: torch.special.gammainc(torch.tensor(order, dtype=torch.float64), at)) < 2.2
+
+
+@pytest.mark.parametrize("rate", [0.1, 2.0, 9.99, 10.0, 30.0, 1e3, 1e7])
+def test_poisson_draws(rate: float) -> None:
+    x = _drawn(torch.poisson, rate, dtype=torch.float64)
+    assert torch.equal(x, x.round()) and x.min() >= 0
+    assert _distance(x, lambda at: torch.special.gammaincc(at + 1, torch.tensor(rate, dtype=torch.float64))) < 2.2
+
+
+def test_what_poisson_draws_of_nothing_and_below() -> None:
+    assert not _drawn(torch.poisson, 0.0, dtype=torch.float32).any()
+    assert torch.poisson(torch.empty(0, 3, device="cuda")).shape == (0, 3)
+    assert torch.poisson(torch.full((50,), 5.0, dtype=torch.bfloat16, device="cuda")).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("count", "chance"), [(1, 0.5), (10, 0.3), (10, 0.9), (100, 0.05), (100, 0.3), (100, 0.95), (1000, 0.999), (10**6, 0.2)]
+)
+def test_binomial_draws(count: int, chance: float) -> None:
+    x = _drawn(torch.binomial, float(count), chance, dtype=torch.float64)
+    k = torch.arange(count + 1, dtype=torch.float64)
+    ways = torch.lgamma(torch.tensor(count + 1.0, dtype=torch.float64)) - torch.lgamma(k + 1) - torch.lgamma(count - k + 1)
+    cumulative = (ways + k * math.log(chance) + (count - k) * math.log1p(-chance)).exp().cumsum(0)
+    assert torch.equal(x, x.round()) and 0 <= x.min() and x.max() <= count
+    assert _distance(x, lambda at: cumulative[at.long()]) < 2.2
+
+
+def test_what_is_certain_of_binomial_draws() -> None:
+    for count, chance, expected in ((0.0, 0.3, 0.0), (-1.0, 0.3, 0.0), (5.0, 0.0, 0.0), (5.0, 1.0, 5.0)):
+        assert (_drawn(torch.binomial, count, chance, dtype=torch.float32) == expected).all()
+    assert torch.binomial(torch.tensor([5.0], device="cuda"), torch.tensor([math.nan], device="cuda")).isnan().all()
+
+
+def test_dirichlet_draws() -> None:
+    before = dict(wooly.stats()["fallbacks"])
+    torch.manual_seed(0)
+    orders = torch.tensor([0.5, 1.0, 4.0])
+    x = torch._sample_dirichlet(orders.repeat(_N, 1).cuda()).cpu()
+    torch.testing.assert_close(x.sum(1), torch.ones(_N))
+    mean = orders / orders.sum()
+    spread = (mean * (1 - mean) / (orders.sum() + 1)).sqrt()
+    assert ((x.mean(0) - mean).abs() < 4 * spread / _N**0.5).all() and ((x.std(0) / spread - 1).abs() < 0.05).all()
+    assert _distance(x[:, 1], lambda at: 1 - (1 - at) ** 4.5) < 2.2
+    assert torch._sample_dirichlet(torch.ones(0, 3, device="cuda")).shape == (0, 3)
+    assert wooly.stats()["fallbacks"] == before

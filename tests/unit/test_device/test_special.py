@@ -142,3 +142,29 @@ def test_common_divisors(dtype: torch.dtype) -> None:
     x = x if info.bits < 32 else x[:-1]  # of which torch's CPU kernel divides by -1, and the process ends
     check(torch.lcm, x[:, None], x)
     check(torch.lcm, x, torch.tensor(9))
+
+
+_LEVELS = [0.0, 1e-300, 1e-10, 1e-3, 0.1, 0.5, 0.9, 1.0, 1.5, 3.3, 15.0, 60.0, 99.0, 100.0, 100.5, 200.0, 1e3, 1e6, 1e9, -1.0, inf, nan]
+_ARGUMENTS = [
+    *(x / 4 for x in range(800)), 1e-300, 1e-20, 1e-5, 450.0, 500.0, 550.0, 900.0, 1e3, 1100.0, 1e6, 1.001e6, 1e9, 1e300, -1.0, inf, nan
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", [torch.igamma, torch.igammac])
+def test_incomplete_gamma_functions(function: Any) -> None:
+    order, x = torch.tensor(_LEVELS, dtype=torch.float64).unsqueeze(1), torch.tensor(_ARGUMENTS, dtype=torch.float64)
+    check(function, order, x)
+    check(function, order.float(), x.float())
+    check(function, order[:, :0], x[:0])
+    check(function, torch.tensor(2.5), torch.tensor([0.5, 3.0]))
+    for device in ("cpu", "cuda"):
+        with pytest.raises(RuntimeError):
+            function(torch.ones(2, dtype=torch.int64, device=device), torch.ones(2, dtype=torch.int64, device=device))
+
+
+def test_the_derivative_of_draws_of_the_gamma_distribution() -> None:
+    order = torch.tensor([1e-3, 0.3, 0.9, 1, 2, 7.9, 8.1, 9, 20, 100, 1e4], dtype=torch.float64).unsqueeze(1)
+    near = torch.tensor([0, 1e-10, 1e-3, 0.1, 0.5, 0.89, 0.9, 0.95, 0.999, 1.05, 1.1, 1.11, 1.3, 2, 4], dtype=torch.float64)
+    for dtype in (torch.float64, torch.float32):
+        drawn = (order * near).to(dtype)
+        check(torch._standard_gamma_grad, order.expand(drawn.shape).to(dtype), drawn)

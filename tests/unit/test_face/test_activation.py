@@ -217,6 +217,13 @@ def test_a_local_gpu_is_hidden_when_asked(monkeypatch: pytest.MonkeyPatch) -> No
     assert os.environ["CUDA_VISIBLE_DEVICES"] == HIDE_LOCAL
 
 
+@pytest.mark.parametrize("value", ["", "-1"])
+def test_a_script_that_hides_every_device_sees_no_remote_one(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    checks.check_local_gpu(pretend(has_cuda=True, gpus=1), opted_in=True)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == value
+
+
 def test_rocm_is_not_tested() -> None:
     with pytest.raises(UnsupportedTorch, match="ROCm"):
         checks.check_local_gpu(pretend(has_cuda=True, hip="6.4"), opted_in=False)

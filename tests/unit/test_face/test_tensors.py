@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import inspect
 import io
+import pickle
 import weakref
 from typing import Any
 
@@ -32,6 +34,22 @@ def test_to_takes_every_spelling(device: Any) -> None:
     same(x.to(device, torch.float16), x.half())
     same(torch.tensor([1.5, 2], device=device), torch.tensor([1.5, 2]))
     same(torch.zeros(2, device=device), torch.zeros(2))
+
+
+def test_a_device_is_made_from_a_number() -> None:
+    """Such as the local rank, in a hundred scripts."""
+    device = torch.device(0)
+    assert device == CUDA == torch.zeros(1, device=device).device and hash(device) == hash(CUDA)
+    assert (device.type, device.index, str(device)) == ("cuda", 0, "cuda:0")
+    assert torch.device(device=3) == torch.device("cuda", 3) == copy.deepcopy(torch.device(3))
+    assert pickle.loads(pickle.dumps(torch.device(3))) == torch.device("cuda", 3)
+    assert torch.device("cpu", 0) == torch.device(type="cpu", index=0) != torch.device(torch.device("cpu"))
+    with torch.device(0):
+        assert torch.zeros(1).device == CUDA
+    assert isinstance(device, torch.device) and type(device) is torch.device
+    for wrong, error, text in ((-1, RuntimeError, "negative"), ("bogus", RuntimeError, "bogus"), (None, TypeError, "NoneType")):
+        with pytest.raises(error, match=text):
+            torch.device(wrong)  # type: ignore[call-overload]  # what torch refuses
 
 
 @pytest.mark.parametrize("args", [(), (0,), ("cuda:0",), (None,), (torch.device("cuda"),)])
@@ -175,12 +193,14 @@ def test_pinning_is_remembered_and_copies() -> None:
 # --- moving modules keeps what points to their parameters
 
 
-def test_module_to_keeps_parameters_and_ties() -> None:
+@pytest.mark.parametrize("mode", [contextlib.nullcontext(), torch.device("cpu")], ids=["plain", "in a mode of __torch_function__"])
+def test_module_to_keeps_parameters_and_ties(mode: contextlib.AbstractContextManager[Any]) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     model[1].weight = model[0].weight
     weight, expected = model[0].weight, model[0].weight.detach().clone()
     watch = weakref.ref(weight)
-    assert model.to("cuda") is model
+    with mode:
+        assert model.to("cuda") is model
     assert model[0].weight is weight and model[1].weight is weight and watch() is weight
     assert isinstance(weight, nn.Parameter) and weight.requires_grad and weight.is_leaf
     same(weight.detach(), expected)

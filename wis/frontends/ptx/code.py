@@ -14,7 +14,6 @@ from typing import Final
 from wis.kernel.model import RegType, Space
 
 GENERIC: Final = Space.ARENA
-PSEUDO: Final = frozenset({"argument", "symbol", "to_generic", "from_generic", "low_bits"})
 
 
 def signed(bits: int, width: int) -> int:

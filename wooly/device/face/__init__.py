@@ -8,7 +8,21 @@ import torch
 
 from wooly import errors
 from wooly.device import transfer
-from wooly.device.face import autocast, bindings, cuda, devices, factories, foreign, generators, guard, storages, streams, switches, tensors
+from wooly.device.face import (
+    autocast,
+    bindings,
+    cuda,
+    devices,
+    factories,
+    foreign,
+    generators,
+    guard,
+    profiler,
+    storages,
+    streams,
+    switches,
+    tensors,
+)
 from wooly.device.face.api import Face, RecorderApi
 from wooly.device.face.cuda import backend_module
 
@@ -52,6 +66,7 @@ def patch(apis: Mapping[int, RecorderApi], device_count: int = 1) -> None:
     for put_on in (
         bindings.patch, cuda.patch, bindings.patch_comm, streams.patch, generators.patch, cuda.patch_accelerator, tensors.patch_legacy,
         tensors.patch, storages.patch, foreign.patch, factories.patch, autocast.patch, switches.patch_recurrent, switches.patch,
-        cuda.patch_compiler,
+        cuda.patch_compiler, profiler.patch,
     ):  # fmt: skip
         put_on(face)
+    devices.number_devices()

@@ -11,6 +11,7 @@ from torch.overrides import handle_torch_function, has_torch_function, has_torch
 
 from bus_schemas.session import SessionOpened
 from wooly.device.memory import MemoryCounter
+from wooly.link import Link, LinkWrapper
 
 __all__ = ["Face", "RecorderApi", "overridable", "overridable_property", "put", "put_all", "wrapping"]
 
@@ -49,6 +50,9 @@ class RecorderApi(Protocol):
 
     def check_process(self) -> None:
         """Raises ForkError in a forked child of the process that opened the session."""
+
+    def watch(self, wrap: Callable[[Link], LinkWrapper]) -> Callable[[], None]:
+        """Let batches pass through ``wrap`` of the session, also when that opens later, until what is returned is called."""
 
 
 class Face:

@@ -91,7 +91,9 @@ def check_local_gpu(torch: Any, *, opted_in: bool) -> None:
             raise ActivationError(
                 "WOOLY_LOCAL_GPU=1 must be set before the local GPU is first used in this process; set it and start again"
             )
-        os.environ["CUDA_VISIBLE_DEVICES"] = HIDE_LOCAL
+        given = os.environ.get("CUDA_VISIBLE_DEVICES")
+        if given is None or (given.strip() and not given.strip().startswith("-")):  # else it hides every device, also the remote one
+            os.environ["CUDA_VISIBLE_DEVICES"] = HIDE_LOCAL
         return
     count = torch.cuda.device_count()
     if count:

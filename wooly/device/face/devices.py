@@ -7,6 +7,8 @@ sees as many devices as there are local ranks, and means its own one by each of 
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -155,6 +157,43 @@ def shown(device: torch.device) -> torch.device:
 def ours(index: int = 0) -> torch.device:
     """The device object torch's C++ side knows."""
     return torch.device(BACKEND, index)
+
+
+def number_devices() -> None:
+    """Let ``torch.device(1)`` be ``cuda:1``, as on CUDA.
+
+    torch's constructor takes a number for a device of the private-use backend, and its class allows no subclass and no new attribute. So
+    the class gets a ``__new__`` in the way that classes written in Python have theirs (``tp_new`` of CPython's type objects), which calls
+    torch's own. Where the class looks different, it stays as it is.
+    """
+    get_slot = ctypes.pythonapi.PyType_GetSlot
+    get_slot.restype, get_slot.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_int)
+    own, python = get_slot(torch.device, _TP_NEW), get_slot(_WithNew, _TP_NEW)
+    words = (ctypes.c_void_p * _TYPE_WORDS).from_address(id(torch.device))
+    places = [place for place, word in enumerate(words) if word == own]
+    attributes = next((found for found in gc.get_referents(torch.device.__dict__) if isinstance(found, dict)), None)
+    if own == python or len(places) != 1 or attributes is None:
+        return
+    make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.py_object, ctypes.py_object)(own)
+
+    def new(kind: type[torch.device], *args: Any, **keywords: Any) -> Any:
+        number = args[0] if len(args) == 1 and not keywords else keywords.get("device") if len(keywords) == 1 and not args else None
+        if type(number) is int and number >= 0:
+            args, keywords = (SHOWN, number), {}
+        return make(kind, args, keywords)
+
+    attributes["__new__"] = staticmethod(new)
+    words[places[0]] = python
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(torch.device))
+
+
+_TP_NEW: Final = 65  # of CPython's typeslots.h, which is part of its stable interface
+_TYPE_WORDS: Final = 51  # of a PyTypeObject in CPython 3.11; later ones are larger
+
+
+class _WithNew:
+    def __new__(cls) -> _WithNew:
+        return object.__new__(cls)
 
 
 _translated: Final[dict[Any, torch.device]] = {}

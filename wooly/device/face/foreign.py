@@ -18,8 +18,8 @@ from wooly.device.backend import TensorBase, is_ours, storage_of
 from wooly.device.face.api import Face, overridable, put, wrapping
 from wooly.errors import ForeignPointerError
 
-IDENTITY_USERS: Final = frozenset({"torch", "transformers", "safetensors", "accelerate", "peft", "wooly"})
-"""Packages that use data_ptr() only to tell tensors apart."""
+IDENTITY_USERS: Final = frozenset({"torch", "transformers", "safetensors", "accelerate", "peft", "triton", "wooly"})
+"""Packages that use data_ptr() only to tell tensors apart, or to see how they are aligned."""
 
 _INSTEAD: Final = "the memory is on a remote device; copy the tensor to this machine first, by Tensor.cpu()"
 

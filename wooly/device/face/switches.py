@@ -10,13 +10,14 @@ import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import torch
 from torch import Tensor
 
 from wooly.device import collectives, compiled
-from wooly.device.backend import BACKEND, SHOWN, is_our_device, library
+from wooly.device.backend import BACKEND, is_our_device, library
 from wooly.device.face.api import Face, put, put_all, wrapping
 from wooly.device.face.devices import count, current
 from wooly.device.face.generators import DeviceGenerator
@@ -32,7 +33,6 @@ def patch(face: Face) -> None:
     _compile()
     _graphs(face)
     _module()
-    _profiler()
     _plan_cache()
     _overrides()
 
@@ -103,18 +103,21 @@ def _prepare_dynamo() -> None:
     """Let dynamo compile none of the Python that kernels are made of, which runs inside of what it compiles, and leave calls with our
     generators out of graphs: it does so with torch's own class only."""
     from torch._dynamo import trace_rules  # takes a second
-    from torch._dynamo.variables.script_object import TorchScriptObjectVariable
+    from torch._dynamo.variables import script_object
 
     for package in ("wooly", "wis", "bus_schemas"):
         trace_rules.add(package)
-    original = TorchScriptObjectVariable.is_matching_cls
-
-    def is_matching_cls(user_cls: type) -> bool:
-        return original(user_cls) and not issubclass(user_cls, DeviceGenerator)
-
-    put(TorchScriptObjectVariable, "is_matching_cls", staticmethod(is_matching_cls))
+    classes: list[Any] = [found for found in vars(script_object).values() if isinstance(found, type)]
+    for variable in classes:
+        if "is_matching_cls" in vars(variable):  # the class has another name since torch 2.14
+            put(variable, "is_matching_cls", staticmethod(partial(_is_traced, variable.is_matching_cls)))
     if count() > 1:
         _compile_for_each_device()
+
+
+def _is_traced(original: Callable[[type], bool], user_cls: type) -> bool:
+    """Whether dynamo takes objects of this class into graphs."""
+    return original(user_cls) and not issubclass(user_cls, DeviceGenerator)
 
 
 def _compile_for_each_device() -> None:
@@ -137,19 +140,6 @@ def _compile_for_each_device() -> None:
 
     put(GuardBuilder, "DEFAULT_DEVICE", default_device)
     callback_handler.register_start_callback(lambda _: FakeTensorMode.cache_clear())  # in which "cuda" stands for one device
-
-
-def _profiler() -> None:
-    from torch.autograd import profiler
-
-    original: Any = profiler.profile.__init__
-
-    @wrapping(original)
-    def init(self: Any, enabled: bool = True, *, use_cuda: bool = False, use_device: str | None = None, **kwargs: Any) -> None:
-        # The device's own timeline is on the node; asked for it here, torch would warn at every operation.
-        original(self, enabled, use_device=None if use_device == SHOWN else use_device, **kwargs)
-
-    put(profiler.profile, "__init__", init)
 
 
 def _plan_cache() -> None:

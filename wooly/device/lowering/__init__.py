@@ -17,6 +17,7 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     factories,
     factorise,
     fft,
+    gamma,
     index,
     interpolate,
     linear,
@@ -34,12 +35,12 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     windows,
 )
 from wooly.device.lowering.dtypes import FROM_TORCH, TO_TORCH, wis_dtype
-from wooly.device.lowering.registry import COMPOSITES, LOWERINGS, Entry, composite, find, lower, lowers
+from wooly.device.lowering.registry import COMPOSITES, LOWERINGS, Entry, composite, find, lower, lowers, tensor_places
 from wooly.device.lowering.template import Template
 from wooly.device.lowering.trace import Trace
 from wooly.device.lowering.values import Expected, LoweringError, Meta, ScalarArg, Unsupported
 
 __all__ = [
     "Meta", "ScalarArg", "Expected", "Trace", "Template", "Entry", "Unsupported", "LoweringError", "find", "lower", "lowers", "composite",
-    "LOWERINGS", "COMPOSITES", "FROM_TORCH", "TO_TORCH", "wis_dtype",
+    "LOWERINGS", "COMPOSITES", "tensor_places", "FROM_TORCH", "TO_TORCH", "wis_dtype",
 ]  # fmt: skip

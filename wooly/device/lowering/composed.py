@@ -16,12 +16,12 @@ from torch._prims_common import suggest_memory_format
 from wooly.device.lowering.registry import composite
 from wooly.device.lowering.values import Unsupported
 
-__all__: list[str] = []
+__all__ = ["in_f32"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _in_f32(fn: _F) -> _F:
+def in_f32(fn: _F) -> _F:
     """``fn``, with half types widened to f32 and its results rounded: as CUDA computes it (coordinates need more than 8 or 11 bits)."""
 
     @wraps(fn)
@@ -85,6 +85,44 @@ def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
     return mantissa.to(x.dtype), exponent.to(torch.int32)
 
 
+# --- products of narrow types
+
+
+def _are_matrices(a: Tensor, b: Tensor) -> bool:
+    return a.dim() == b.dim() == 2 and a.size(1) == b.size(0)
+
+
+@composite("aten::_int_mm")
+def int_mm(a: Tensor, b: Tensor) -> Tensor:
+    if not _are_matrices(a, b) or a.dtype not in (torch.int8, torch.uint8) or b.dtype != torch.int8:
+        raise Unsupported(f"product of {a.dtype} and {b.dtype}")
+    return a.to(torch.int32) @ b.to(torch.int32)
+
+
+_FLOAT8: Final = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@composite("aten::_scaled_mm")
+def scaled_mm(
+    a: Tensor,
+    b: Tensor,
+    scale_a: Tensor,
+    scale_b: Tensor,
+    bias: Tensor | None = None,
+    scale_result: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    use_fast_accum: bool = False,
+) -> Tensor:
+    """In f32, with a scale for each whole operand; rounded once."""
+    whole = scale_a.numel() == scale_b.numel() == 1 and scale_a.dtype == scale_b.dtype == torch.float32
+    if not _are_matrices(a, b) or not whole or scale_result is not None or a.dtype not in _FLOAT8 or b.dtype not in _FLOAT8:
+        raise Unsupported("scales of parts, or of the result")
+    if out_dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise Unsupported(f"a scaled product in {out_dtype}")
+    out = (a.float() * scale_a.reshape(())) @ (b.float() * scale_b.reshape(()))
+    return (out if bias is None else out + bias).to(out_dtype)
+
+
 # --- margins between labels
 
 _MEAN, _SUM = 1, 2
@@ -104,7 +142,7 @@ def _label_gaps(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @composite("aten::multilabel_margin_loss_forward")
-@_in_f32
+@in_f32
 def multilabel_margin_loss_forward(x: Tensor, target: Tensor, reduction: int) -> tuple[Tensor, Tensor]:
     if x.dim() > 2 or (x.dim() and not x.size(-1)):
         raise RuntimeError(f"Expected non-empty vector or matrix with optional 0-dim batch size, but got: {list(x.shape)}")
@@ -120,7 +158,7 @@ def multilabel_margin_loss_forward(x: Tensor, target: Tensor, reduction: int) ->
 
 
 @composite("aten::multilabel_margin_loss_backward")
-@_in_f32
+@in_f32
 def multilabel_margin_loss_backward(dy: Tensor, x: Tensor, target: Tensor, reduction: int, is_target: Tensor) -> Tensor:
     """What a class gains by a target, that target loses."""
     gaps, targets, _ = _label_gaps(x, target)
@@ -145,7 +183,7 @@ def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
 
 
 @composite("aten::_weight_norm_interface_backward")
-@_in_f32
+@in_f32
 def weight_norm_backward(dw: Tensor, v: Tensor, g: Tensor, norms: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     along = (dw * v).sum(_others(v, dim), keepdim=True) / norms
     return g / norms * (dw - v * along / norms), along
@@ -217,7 +255,7 @@ def _per_segment(data: Tensor, numbers: Tensor, count: int, axis: int, how: str,
 
 
 @composite("aten::segment_reduce")
-@_in_f32
+@in_f32
 def segment_reduce(
     data: Tensor,
     reduce: str,
@@ -244,7 +282,7 @@ def segment_reduce(
 
 
 @composite("aten::_segment_reduce_backward")
-@_in_f32
+@in_f32
 def segment_reduce_backward(
     dy: Tensor,
     out: Tensor,
@@ -316,13 +354,13 @@ def _fractional_max_pool(x: Tensor, kernel: Sequence[int], output: Sequence[int]
 
 
 @composite("aten::fractional_max_pool2d")
-@_in_f32
+@in_f32
 def fractional_max_pool2d(x: Tensor, kernel_size: Sequence[int], output_size: Sequence[int], samples: Tensor) -> tuple[Tensor, Tensor]:
     return _fractional_max_pool(x, kernel_size, output_size, samples)
 
 
 @composite("aten::fractional_max_pool3d")
-@_in_f32
+@in_f32
 def fractional_max_pool3d(x: Tensor, kernel_size: Sequence[int], output_size: Sequence[int], samples: Tensor) -> tuple[Tensor, Tensor]:
     return _fractional_max_pool(x, kernel_size, output_size, samples)
 
@@ -369,7 +407,7 @@ def _weights(mode: str, size: int, count: int, align_corners: bool, scale: float
 def _filtered(mode: str) -> None:
     """Register the resizing of images by ``mode`` and its gradient: a product of matrices for every dimension."""
 
-    @_in_f32
+    @in_f32
     def forward(
         x: Tensor, output_size: Sequence[int], align_corners: bool, scales_h: float | None = None, scales_w: float | None = None
     ) -> Tensor:
@@ -381,7 +419,7 @@ def _filtered(mode: str) -> None:
         out, layout = rows @ (x @ columns.mT), suggest_memory_format(x)
         return out if layout == torch.contiguous_format else out.clone(memory_format=layout)
 
-    @_in_f32
+    @in_f32
     def backward(
         dy: Tensor,
         output_size: Sequence[int],

@@ -12,7 +12,7 @@ from wooly.device.lowering.template import Template
 from wooly.device.lowering.trace import Results, Trace
 from wooly.device.lowering.values import Expected, Meta, Number
 
-__all__ = ["Entry", "LOWERINGS", "COMPOSITES", "lowers", "composite", "find", "lower"]
+__all__ = ["Entry", "LOWERINGS", "COMPOSITES", "lowers", "composite", "find", "lower", "tensor_places"]
 
 Lowering = Callable[..., Results]
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -66,6 +66,12 @@ def composite(*names: str) -> Callable[[_F], _F]:
         return fn
 
     return register
+
+
+def tensor_places(entry: Entry) -> list[bool]:
+    """Which positional arguments the lowering takes as tensors only, by its annotations."""
+    code = entry.fn.__code__
+    return [entry.fn.__annotations__.get(name) == Meta.__name__ for name in code.co_varnames[1 : code.co_argcount]]
 
 
 def find(name: str) -> Entry | None:

@@ -42,8 +42,8 @@ class Template:
     temps: tuple[int, ...]
     #: instructions over the slots
     code: tuple[Instr, ...]
-    #: shape, strides and offset of the operands in WIS layout (little-endian i64, no buffer sizes)
-    dims: bytes
+    #: shape, strides and offset of the operands, in the order of WIS (no buffer sizes)
+    dims: tuple[int, ...]
     sources: tuple[Source, ...]
     #: by how much the generator's offset advances with each use; 0: no random numbers
     rng_counters: int

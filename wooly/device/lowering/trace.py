@@ -8,12 +8,11 @@ last copy. So a functional lowering serves its in-place and out= variants too, a
 from __future__ import annotations
 
 import math
-import struct
 from collections import Counter as Tally
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import ClassVar, Final
 
 from wis.dtypes import COMPLEX, FLOATS, DType
 from wis.ops import BY_NAME, Dist, Op
@@ -60,6 +59,9 @@ class Trace:
     ``expected`` are the new outputs as torch would make them, ``targets`` the existing tensors that take the results instead (then there
     are no new outputs). ``wants`` is the one or the other: what each result has to look like, None where torch gives no tensor.
     """
+
+    refuses_nan: ClassVar[bool] = False
+    """Whether a run traps at the first operation that has a NaN among its results (``WOOLY_CHECK=nan``)."""
 
     def __init__(self, n_ins: int, expected: Sequence[Expected | None] = (), targets: Sequence[Meta] = ()) -> None:
         self.n_ins = n_ins
@@ -293,6 +295,10 @@ class Trace:
         uses = Tally(value.slot for value, _ in pairs)
         for value, home in pairs:
             self._bind(value, home, shared=uses[value.slot] > 1)
+        for _, home in pairs if Trace.refuses_nan else ():
+            if home.dtype in _FRACTIONS:
+                written = replace(home, conj=False, neg=False)
+                self.check(self.map("not", self.map("is_nan", written)), "a result is NaN, and WOOLY_CHECK=nan is set")
         self._steps = [s for s in self._steps if not _is_nothing(s)]
         self._drop_dead()
         return self._encode()
@@ -399,7 +405,7 @@ class Trace:
             self.expected,
             temps,
             tuple(code),
-            struct.pack(f"<{len(dims)}q", *dims),
+            tuple(dims),
             tuple(self._sources[slot] for slot in live),
             self._rng_counters,
             checks=tuple((at, step.check) for at, step in enumerate(self._steps) if step.check),
