@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +25,7 @@ from wooly.device import fallback, install, transfer
 from wooly.device.face import backend_module, patch
 from wooly.device.face.devices import add_with, chosen, index_of, is_rank
 from wooly.device.imports import when_imported
+from wooly.device.lowering.trace import Trace
 from wooly.device.recorder import RECORDERS
 from wooly.link import Link
 from wooly.rest import Credentials
@@ -46,7 +48,8 @@ def activate(config: Config, connect: Callable[[int], Link] | None = None) -> No
     fallback.allow_cpu(config.cpu_fallback)
     transfer.replace_whole(config.weights_dedup)
     transfer.check_device_with(index_of)
-    add_with(install.add_device if config.check == "off" else _refuse_another)
+    add_with(_refuse_another if config.check == "cpu" else install.add_device)
+    Trace.refuses_nan = config.check == "nan"
     with warnings.catch_warnings():
         # A CUDA build has kernels of its own at the CUDA key; that ours take their place is the purpose, not news.
         warnings.filterwarnings("ignore", message=r".*Overriding a previously registered kernel", category=UserWarning)
@@ -82,7 +85,7 @@ def end_sessions() -> None:
 
 
 def _refuse_another(index: int) -> None:
-    raise NotImplementedError(f"cuda:{index}: WOOLY_CHECK checks the work of one device; use cuda:0, or do not set it")
+    raise NotImplementedError(f"cuda:{index}: WOOLY_CHECK=cpu checks the work of one device; use cuda:0, or do not set it")
 
 
 def _run_triton_here(math: str, backends: Any) -> None:
@@ -93,8 +96,8 @@ def _run_triton_here(math: str, backends: Any) -> None:
 
 
 def _checking(config: Config) -> list[Callable[[Any], Any]]:
-    """What kernels are wrapped with: nothing, unless the configuration asks for their results to be checked."""
-    if config.check == "off":
+    """What kernels are wrapped with: nothing, unless the configuration asks for their results to be compared."""
+    if config.check != "cpu":
         return []
     from wooly.device import checking  # only where it is asked for
 
@@ -134,7 +137,12 @@ def _open(config: Config, index: int) -> Link:
     atexit.unregister(session.close)
     _ends.append(finish)
     outcome.at_child_end(finish)
-    link = profiled or session
+    link: Link = profiled or session
+    if config.record:
+        from wooly.profiling import path_of
+        from wooly.recording import RecordingLink
+
+        link = RecordingLink(link, Path(path_of(config.record, os.environ, index)), config.record_mb << 20)
     if config.debug:
         progress.switch_on()
         return progress.VerboseLink(link)
@@ -148,7 +156,7 @@ def _profiled(config: Config, session: Session, index: int) -> ProfiledLink | No
     from wooly.profiling import ProfiledLink, path_of
 
     profiled = ProfiledLink(session, path_of(config.profile, os.environ, index))
-    session.on_done = profiled.done
+    profiled.listen()
     return profiled
 
 

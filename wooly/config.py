@@ -52,6 +52,8 @@ class Config:
     triton_math: str = "strict"
     check_dir: str = ""
     profile: str = ""
+    record: str = ""
+    record_mb: int = 4096
     tenant: str = "default"
     cpu_fallback: bool = True
     local_gpu: bool = False
@@ -287,9 +289,23 @@ KEYS: Final[tuple[Key, ...]] = (
         "strict or native",
         "whether Triton kernels give the same bits on every device, or use its own functions and tensor cores",
     ),
-    Key("WOOLY_CHECK", "check", _choice("off", "cpu"), "off or cpu", "run every operation on the CPU too; stop at the first that differs"),
+    Key(
+        "WOOLY_CHECK",
+        "check",
+        _choice("off", "cpu", "nan"),
+        "off, cpu or nan",
+        "stop at the first operation that differs on this machine's CPU, or at the first that gives NaN",
+    ),
     Key("WOOLY_CHECK_DIR", "check_dir", _path, "a folder", "where WOOLY_CHECK writes scripts; unset: the working directory"),
     Key("WOOLY_PROFILE", "profile", _path, "a file", "where to write a timeline of the script; it also says what bounds it"),
+    Key("WOOLY_RECORD", "record", _path, "a folder", "where to record what is sent to the device, for `wooly debug`"),
+    Key(
+        "WOOLY_RECORD_MB",
+        "record_mb",
+        _integer(1, 1 << 26),
+        "an integer number of MB from 1 to 67108864",
+        "what a recording takes on disk; when it is reached, the oldest batches are removed",
+    ),
     Key("WOOLY_TENANT", "tenant", _name, "1 to 64 letters, digits, - or _", "the tenant that is billed"),
     Key("WOOLY_CPU_FALLBACK", "cpu_fallback", _switch, _BOOL, "run an operation the device lacks on this machine's CPU"),
     Key("WOOLY_LOCAL_GPU", "local_gpu", _switch, _BOOL, "use the remote device although this machine has a GPU (which is hidden)"),

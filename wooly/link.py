@@ -187,6 +187,11 @@ class LinkWrapper:
         self._link = link
 
     @property
+    def inner(self) -> Link:
+        """What it wraps."""
+        return self._link
+
+    @property
     def info(self) -> SessionOpened:
         return self._link.info
 

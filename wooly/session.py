@@ -30,6 +30,7 @@ from wooly.errors import NodeLostError, ProtocolError, RecoveryDivergedError, Wo
 from wooly.link import Flush, ReadBytes, Ticket
 from wooly.transport.bus import BusThread, NoAnswer, bus_credentials
 from wooly.transport.halt import Refusals
+from wooly.transport.moving import Move, Stays
 from wooly.transport.opening import Opening
 from wooly.transport.recovery import CLOSE_S, SUBSCRIBE_S, Rebuild, Watch
 from wooly.transport.replay import ReplayLog, groups
@@ -38,6 +39,8 @@ from wooly.transport.trace import Tracer
 
 _DRAIN_S: Final = 30.0
 _KILLED_S: Final = 1.5
+_URGENT_S: Final = 5.0
+"""More work than that is not repeated when the node is being stopped: an image is taken first, although the script waits for it."""
 
 
 class Session:
@@ -59,12 +62,12 @@ class Session:
         self._bus = bus
         self._log = ReplayLog(log_bytes if opening is not None else 0)
         self._state = SessionState(bus, info, self._log, wait_s)
-        self._rebuild = Rebuild(self._state, opening, self._on_done, self._leave_together)
+        self._rebuild = Rebuild(self._state, opening, self._on_done)
+        #: the last try to move it to another node
+        self._move: Move | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._tracer = tracer if tracer is not None else Tracer("wooly-client")
         self._recoverable = self._log.whole
-        #: the session on a node that this one is asked to leave
-        self._leaving = ""
         self._target_s = target_s
         #: when the last image was taken, and how long that took
         self._image_s, self._image_cost_s = time.monotonic(), 0.0
@@ -94,9 +97,9 @@ class Session:
         BudgetExceededError, and so does sending more than the window holds; ``flush`` is kept all the same."""
         self._check()
         self._state.resume()
+        if self._move is not None:
+            self._move.pace()
         with self._submit_lock:
-            if self._leaving == self._state.remote.session:
-                self._leave()
             self._take_image_when_due()
             sent, full = self._submit(flush)
         if full:
@@ -144,6 +147,8 @@ class Session:
         with state.changed:
             state.sent[seq] = sent
             state.answers[seq] = Answer()
+            if state.mirror is not None:
+                state.mirror.record(seq, flush)
         self.batches += 1
         state.envelope_bytes += len(data)
         if not state.halt:
@@ -215,27 +220,46 @@ class Session:
 
     # -- images (no other thread submits meanwhile) ----------------------------------------------------------------------------------
 
-    def _leave(self) -> None:
-        """The session's task is to run elsewhere: fetch what its buffers hold, so that no work is repeated, and open another one there.
-        Until that can be done it runs on; the node ends it after a while."""
-        if not self._log.whole or self._state.wait_s <= 0 or not self._all_taken():
-            return
-        with contextlib.suppress(WoolyError):  # what is not in the image is repeated
-            if self._log.has_room_for_image:
+    def _take_image_to_move(self, urgent: bool) -> None:
+        """Take an image so that less is repeated, if that takes a moment only, or all that is to be repeated may take too long."""
+        due = urgent and time.monotonic() - self._image_s > _URGENT_S
+        with contextlib.suppress(WoolyError):  # the session's fault is raised by what follows
+            if len(self._log) and self._all_taken() and self._log.has_room_for_image(small=not due):
                 self._take_image()
-        fault = NodeLostError("the session's task is to run on another node; start the script again")
-        self._rebuild.lose(self._leaving, fault, displaced=True)
+                self._image_s = time.monotonic()
 
-    def _leave_together(self, node: str) -> None:
-        """The task's sessions of other devices leave the node as well: it is placed elsewhere once none is there, and the thread that uses
-        them may wait for this one."""
-        own, pid = self._state.remote.info.task, self._state.pid
+    def _leave(self, session: str) -> None:
+        """(bus thread) The node asks the client to have the session's task continue elsewhere."""
+        state, opening = self._state, self._rebuild.opening
+        if opening is None or state.left or session != state.remote.session or (self._move is not None and not self._move.over):
+            return
+        self._move = Move(
+            state,
+            opening,
+            submitting=self._submit_lock,
+            image=self._take_image_to_move,
+            ready=self._may_go,
+            on_done=self._on_done,
+            on_left=self._rebuild.leave_books,
+        )
+        threading.Thread(target=self._move.run, name="wooly move", daemon=True).start()
+
+    def _may_go(self) -> bool:
+        """Whether no answer is left on the node, and the task's sessions of other devices of this process may go as well: they go together.
+        Raises Stays when one of them stays."""
+        move, own, state = self._move, self.info.task, self._state
+        assert move is not None
         for other in tuple(_sessions):
-            if own and other is not self and other.info.task == own and other._state.pid == pid:
-                with other._submit_lock:
-                    if other._state.remote.node.node == node:
-                        other._leaving = other._state.remote.session
-                        other._leave()
+            beside = other is not self and own and other.info.task == own and other._state.pid == state.pid
+            if not beside or other._closed or other._state.remote.node.node != state.remote.node.node:
+                continue
+            if other._move is None or other._move.position != move.position:
+                return False
+            if other._move.over and not other._move.moved:
+                raise Stays("another session of the task stays")
+            if not other._move.caught_up:
+                return False
+        return not self._blobs_untaken()
 
     def _take_image_when_due(self) -> None:
         """Fetch what the session's buffers hold, so that batches so far need not be kept."""
@@ -289,6 +313,8 @@ class Session:
             state.settle(ProtocolError(f"the node answered with something unreadable ({error}); client and node are of different versions"))
             return
         with state.changed:
+            if done.session != state.remote.session and state.mirror is not None:
+                state.mirror.heard(done)
             if done.session != state.remote.session or done.session == state.lost:
                 return  # of one that was lost: what it did besides is repeated, and counted as the batches that are known to be
             if state.remote.skipped and done.seq:
@@ -308,6 +334,8 @@ class Session:
             if kept is None:
                 state.attempts = 0
                 self._log.keep(done.seq, sent.flush, done)
+                if state.mirror is not None:
+                    state.mirror.answered(done.seq, sent.flush, done)
             answer = state.answers.get(done.seq) if whole else None
             if not sent.flush.reads and done.fault is None:
                 state.answers.pop(done.seq, None)  # waiters already hold the answer; answers without a waiter must not pile up
@@ -330,7 +358,7 @@ class Session:
     def _refused(self, done: Done, fault: Fault) -> WoolyError | None:
         """The refusal of this batch; None: the fault is of more than that, and what follows from it is done."""
         if fault.name == faults.DISPLACED and not fault.fatal:
-            self._leaving = done.session
+            self._leave(done.session)
             return None
         sent = self._state.sent.get(done.seq)
         refused = self._refusals.exception(done.seq, fault, sent.flush.origin if sent is not None else None, self._state.remote.skipped)
@@ -356,7 +384,10 @@ class Session:
         with state.changed:
             while (state.sent or state.rebuilding) and state.fault is None and not state.halt and time.monotonic() < deadline_s:
                 state.changed.wait(0.2)
-        state.left = True
+        with state.changed:
+            state.left = True
+        if self._move is not None:
+            self._move.stop(CLOSE_S)
         self._rebuild.withdraw(CLOSE_S)
         try:
             self.totals = self._rebuild.totals(self._bus.call(self._goodbye(), CLOSE_S + 1))

@@ -53,7 +53,14 @@ def test_whether_an_image_fits_depends_on_the_buffers_alone(extra: int, fits: bo
     for seq in range(1, 4):
         log.keep(seq, uploaded(1, MIB // 4), done(seq))
     log.keep(4, Flush(allocs=[(2, MIB - MIB // 4 + extra)]), done(4))
-    assert log.whole and log.has_room_for_image is fits
+    assert log.whole and log.has_room_for_image(small=False) is log.has_room_for_image(small=True) is fits
+
+
+@pytest.mark.parametrize(("nbytes", "small"), [(32 * MIB, True), (32 * MIB + 1, False)])
+def test_a_small_image_is_one_batch(nbytes: int, small: bool) -> None:
+    log = ReplayLog(64 * MIB)
+    log.keep(1, Flush(allocs=[(1, nbytes)]), done(1))
+    assert log.has_room_for_image(small=False) and log.has_room_for_image(small=True) is small
 
 
 @pytest.mark.parametrize(

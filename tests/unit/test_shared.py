@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wooly.shared.credentials import is_encrypted, plain_hosts
-from wooly.shared.files import write_atomically
+from wooly.shared.files import read_own, write_atomically
 from wooly.shared.lru import LruDict
 
 
@@ -57,3 +57,20 @@ def test_the_scheme_decides_about_encryption(urls: list[str], encrypted: bool, p
 def test_addresses_are_all_encrypted_or_none() -> None:
     with pytest.raises(ValueError, match="write tls:// for all"):
         is_encrypted(["tls://a:1", "nats://a:1"])
+
+
+def test_what_other_users_could_have_written_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "cached"
+    file.write_bytes(b"kernel")
+    for mode, own in ((0o600, True), (0o644, True), (0o664, False), (0o666, False)):
+        file.chmod(mode)
+        if own:
+            assert read_own(file) == b"kernel"
+        else:
+            with pytest.raises(PermissionError, match="can be written by other users"):
+                read_own(file)
+    if os.getuid() == 0:
+        file.chmod(0o600)
+        os.chown(file, 61999, 61999)
+        with pytest.raises(PermissionError):
+            read_own(file)

@@ -126,10 +126,23 @@ class Outcome(msgspec.Struct, frozen=True):
     signal: int | None
 
 
+class Move(msgspec.Struct, frozen=True):
+    """Where a task goes that still runs elsewhere. ``sessions``: open there; ``position``: of the decision in the log; ``urgent``: the node
+    on which it runs is being stopped."""
+
+    node: str
+    node_name: str
+    gpus: list[int]
+    sessions: int
+    position: int
+    urgent: bool
+
+
 class Task(msgspec.Struct, frozen=True):
     """``state``: queued, started, completed, failed or cancelled. ``priority``: 0 (highest) to 4. ``outcome`` None: it is not
     over, or no client reported it. ``vram_grows``: it may get more memory than ``required_vram_mb``. ``reservation``: it keeps its place
-    between sessions, until it is released."""
+    between sessions, until it is released. ``node``: where it runs; ``move``: where it goes, if it is being moved. ``stayed``: why it did
+    not move when it was to, the last time."""
 
     id: str
     tenant: str
@@ -162,6 +175,8 @@ class Task(msgspec.Struct, frozen=True):
     placement: Placement | None
     revision: int
     run: Run | None = None
+    move: Move | None = None
+    stayed: str | None = None
 
 
 class Remedy(msgspec.Struct, frozen=True):
@@ -262,7 +277,7 @@ class Group(msgspec.Struct, frozen=True):
 
 class ClusterConfig(msgspec.Struct, frozen=True):
     """The values in force. ``source``: of the overcommit: stored, environment or default. ``default_vram_mb`` 0: tasks must name it.
-    ``pack`` 1: placement prefers devices that hold more."""
+    ``pack`` 1: placement prefers devices that hold more. ``defragment_after_ms`` 0: no running task is moved to make room."""
 
     default_vram_overcommit_percent: int
     source: str
@@ -271,6 +286,7 @@ class ClusterConfig(msgspec.Struct, frozen=True):
     queue_reservations_max: int
     default_vram_mb: int
     pack: int
+    defragment_after_ms: int
     revision: int
 
 

@@ -179,6 +179,10 @@ class Client:
         """Have it run on node ``to``; empty: on any other one."""
         return self._send("POST", f"tasks/{_part(task)}/move", Task, {"to": to} if to else {}, revision)
 
+    def stay(self, task: str, reason: str) -> Task:
+        """Give up its move: it stays where it is."""
+        return self._send("POST", f"tasks/{_part(task)}/stay", Task, {"reason": reason})
+
     def place_again(self, task: str) -> Task:
         """Place a task again whose node was lost."""
         return self._send("POST", f"tasks/{_part(task)}/resume", Task)
@@ -249,6 +253,7 @@ class Client:
         queue_reservations_max: int | UnsetType | None = UNSET,
         default_vram_mb: int | UnsetType | None = UNSET,
         pack: int | UnsetType | None = UNSET,
+        defragment_after_ms: int | UnsetType | None = UNSET,
         revision: int | None = None,
     ) -> ClusterConfig:
         """Change the cluster's configuration. None: the controller's environment or default; what is not given stays."""

@@ -31,6 +31,7 @@ EXIT_ERROR: Final = 2
 COMMANDS: Final = {
     "run": ("wooly.cli.run", "run", "Run a script with the remote device switched on."),
     "profile": ("wooly.cli.run", "profile", "Run a script and say where its time goes."),
+    "debug": ("wooly.cli.debug", "debug", "Rebuild the memory of a recorded script; find its NaN."),
     "submit": ("wooly.cli.submit", "submit", "Have a runner execute a script."),
     "logs": ("wooly.cli.submit", "logs", "Show what a submitted script has written."),
     "reserve": ("wooly.cli.reserve", "reserve", "Hold a place on a device for a job of another scheduler."),

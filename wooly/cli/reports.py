@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from wooly import config as configuration
 from wooly.api import Client
-from wooly.api.answers import Group
+from wooly.api.answers import Group, Task
 from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json
 from wooly.cli.options import controller_flag, json_flag
@@ -44,6 +44,10 @@ def cancel_task(task: tuple[str, ...], controller: str) -> None:
         echo(f"{name} is cancelled")
 
 
+def _goes_to(task: Task) -> str:
+    return task.move.node_name if task.move is not None else "another node"
+
+
 @click.command(name="move")
 @click.argument("task", nargs=-1, required=True)
 @click.option("--to", default="", metavar="NODE", help="Where it shall run; without it, on any other node.")
@@ -51,8 +55,7 @@ def cancel_task(task: tuple[str, ...], controller: str) -> None:
 def move_task(task: tuple[str, ...], to: str, controller: str) -> None:
     """Have running tasks run on another node; their scripts continue there."""
     for name in task:
-        _client(controller).move(name, to)
-        echo(f"{name} is moved")
+        echo(f"{name} goes to {_goes_to(_client(controller).move(name, to))}")
 
 
 @click.command(name="priority")
@@ -76,13 +79,13 @@ def drain_node(node: str, move: bool, controller: str) -> None:
     left = len(tasks)
     for task in tasks if move else ():
         try:
-            client.move(task)
+            moved = client.move(task)
         except ApiError as error:
             echo(f"{task} stays: {error.detail}", err=True)
         else:
             left -= 1
-            echo(f"{task} is moved")
-    echo(f"{node} takes no new tasks; {left} still on it" if left else f"{node} takes no new tasks; nothing is on it")
+            echo(f"{task} goes to {_goes_to(moved)}")
+    echo(f"{node} takes no new tasks; {left} still on it" if left else f"{node} takes no new tasks; nothing stays on it")
 
 
 @click.command(name="resume")

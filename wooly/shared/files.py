@@ -1,4 +1,4 @@
-"""Replacing a file in one step, reading it again once it was replaced, and how many may be open."""
+"""Replacing a file in one step, reading one that no other user could write or that was replaced, and how many may be open."""
 
 from __future__ import annotations
 
@@ -28,6 +28,16 @@ def write_atomically(path: str | Path, data: bytes | bytearray, *, mode: int = 0
     except BaseException:
         Path(new).unlink(missing_ok=True)
         raise
+
+
+def read_own(path: str | Path) -> bytes:
+    """The bytes of a file that only this user (or root) could have written. Raises OSError; PermissionError for a file of another user, or
+    that others may write."""
+    with open(path, "rb") as file:
+        about = os.fstat(file.fileno())
+        if hasattr(os, "getuid") and (about.st_uid not in (os.getuid(), 0) or about.st_mode & 0o022):
+            raise PermissionError(f"{path} can be written by other users")
+        return file.read()
 
 
 def revision_of(paths: Sequence[str | Path]) -> tuple[tuple[int, int, int] | None, ...]:

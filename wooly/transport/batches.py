@@ -26,6 +26,8 @@ class BatchEncoder:
         self._session = session
         self._epoch = epoch
         self._bytes_max = bytes_max
+        #: what is encoded is run by another session of the task as well
+        self.repeats = False
         #: digests of bodies that the node has been sent
         self._known: LruDict[bytes, None] = LruDict(_KNOWN_MAX)
         #: digest and bytes of the last dims, by digest of the program
@@ -36,7 +38,7 @@ class BatchEncoder:
         program_body = b"" if not flush.program or self._is_known(flush.program) else flush.program_body
         dims_body, dims_delta = self._dims(flush)
         kernels = tuple(body for digest, body in flush.kernels if not self._is_known(digest))
-        batch = self._batch(seq, flush, uploads, trace, program_body)
+        batch = self.batch(seq, flush, uploads, trace, program_body)
         data = encode_batch(structs.replace(batch, dims_body=dims_body, dims_delta=dims_delta, kernels=kernels))
         if len(data) > self._bytes_max:
             raise RefusedError(
@@ -46,9 +48,9 @@ class BatchEncoder:
 
     def encode_whole(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str = "") -> bytes:
         """The batch as a message with all bodies: for a node that answered that it lacks some."""
-        return _message(encode_batch(self._batch(seq, flush, uploads, trace, flush.program_body)), uploads)
+        return _message(encode_batch(self.batch(seq, flush, uploads, trace, flush.program_body)), uploads)
 
-    def _batch(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str, program_body: bytes) -> Batch:
+    def batch(self, seq: int, flush: Flush, uploads: tuple[Upload, ...], trace: str, program_body: bytes) -> Batch:
         """With the bodies of dims and kernels."""
         return Batch(
             session=self._session,
@@ -67,6 +69,7 @@ class BatchEncoder:
             trace=trace,
             kernels=tuple(body for _, body in flush.kernels),
             origin=flush.origin.lines() if program_body and flush.origin is not None else "",
+            repeats=self.repeats,
         )
 
     def _is_known(self, digest: bytes) -> bool:
@@ -99,3 +102,9 @@ def _message(data: bytes, uploads: tuple[Upload, ...]) -> bytes:
 def pack_handles(handles: Sequence[int]) -> bytes:
     """zlib of the first differences as little-endian i64."""
     return zlib.compress(np.diff(np.array(handles, "<i8"), prepend=np.int64(0)).astype("<i8", copy=False).tobytes(), 1)
+
+
+def unpack_handles(packed: bytes) -> list[int]:
+    """The inverse of ``pack_handles``, for bytes that this program has written itself. Raises ValueError or zlib.error for others."""
+    handles: list[int] = np.cumsum(np.frombuffer(zlib.decompress(packed), "<i8")).tolist()
+    return handles

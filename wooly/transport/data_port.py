@@ -92,6 +92,10 @@ class DataPort:
         with self._lock, contextlib.suppress(OSError, NodeLostError, ProtocolError):
             self._connected()
 
+    def wait(self, wait_s: float, check: Callable[[], None]) -> None:
+        """From now on, wait for a node that does not answer for ``wait_s``, while ``check()`` raises nothing."""
+        self._wait_s, self._check = wait_s, check
+
     def put(self, chunks: Sequence[memoryview]) -> list[bytes]:
         """Bring chunks to the node, only those it lacks; their names. Raises NodeLostError, RefusedError, QuotaReachedError."""
         names: list[bytes] = []

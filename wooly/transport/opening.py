@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -58,6 +58,8 @@ class Lost:
     repeats: int
     #: its task is to leave its node
     displaced: bool = False
+    #: the number there of the last batch that another session ran as well, on the node that this one's task left
+    shared: int = 0
 
 
 _TIMEOUT_S: Final = 8.0
@@ -322,13 +324,51 @@ class Opening:
                 self._look(left)
             place = self._place
             try:
-                return self._open(place, names.setdefault(place.position, self._name()), lost)
+                opened = self._open(place, names.setdefault(place.position, self.new_name()), lost)
+                self._opened, self._origin = place, self._origin or opened.session
+                return opened
             except Away as away:
                 if isinstance(away.error, SessionLostError):  # it has ended there, before its client heard of it
-                    names[place.position] = self._name()
+                    names[place.position] = self.new_name()
                 raise
 
         return repeat(again, wait_s, check)
+
+    def move(self) -> tuple[Place | None, bool]:
+        """Where the task goes while it runs here, and whether its node is being stopped; None: it is not being moved, or the controller
+        does not answer."""
+        with contextlib.suppress(Away, PlacementError, TaskCancelledError):
+            task = _get(_client(self._config), self._place.terms.task) if self._config.controller_url else None
+            if task is not None and task.move is not None:
+                place = _place(task, self._config.tenant, self._title)
+                move = task.move
+                return replace(place, node=move.node, gpus=tuple(move.gpus), position=move.position), move.urgent
+        return None, False
+
+    def is_known_at(self, place: Place) -> bool:
+        """Whether the controller knows of a session where the task goes; False while it does not answer. Raises PlacementError when the
+        task does not go there any more."""
+        try:
+            task = _get(_client(self._config), place.terms.task)
+        except Away:
+            return False
+        if task.move is None or task.move.position != place.position:
+            raise PlacementError(task.stayed or f"task {task.id} does not go there any more")
+        return task.move.sessions > 0
+
+    def open_ahead(self, place: Place, name: str, lost: Lost) -> SessionOpened:
+        """Open a session where the task goes, beside the one that ``lost`` is. Raises what ``open`` does, Away."""
+        return self._open(place, name, lost)
+
+    def arrived(self, place: Place) -> None:
+        """The session is the one that was opened ahead."""
+        self._opened = self._place = place
+        _moved(self._config, place)
+
+    def stay(self, reason: str) -> None:
+        """Have the controller know that the task stays where it is. Raises nothing."""
+        with contextlib.suppress(Away, PlacementError), _errors("does not take back the move of the task"):
+            _client(self._config).stay(self._place.terms.task, title_of(reason))
 
     def displaced(self) -> bool:
         """Whether the task is placed anew by now, or waits for a place because its node is lost: the controller is asked, and asked to
@@ -376,7 +416,8 @@ class Opening:
             self._place = place
             _moved(self._config, place)
 
-    def _name(self) -> str:
+    def new_name(self) -> str:
+        """Of a session."""
         return subjects.session_name(self._bus.principal, _unique())
 
     def _open(self, place: Place, name: str, lost: Lost | None) -> SessionOpened:
@@ -391,13 +432,16 @@ class Opening:
         )
         if lost is not None:
             request = msgspec.structs.replace(
-                request, replaces=lost.session, skips=lost.skips, repeats=lost.repeats, origin=self._origin or lost.session
+                request,
+                replaces=lost.session,
+                skips=lost.skips,
+                repeats=lost.repeats,
+                origin=self._origin or lost.session,
+                shared=lost.shared,
             )
         found = _open(self._bus, place.node, request)
         if found.node is None:
             raise ProtocolError("the node opened a session without identifying itself; client and node are of different versions")
-        self._opened = place
-        self._origin = self._origin or name
         return msgspec.structs.replace(found, task=place.terms.task)
 
 

@@ -1,4 +1,4 @@
-"""Keeping a session alive: a watch of its node, and building it again after the node lost its memory or because it is to leave the node."""
+"""Keeping a session alive: a watch of its node, and building it again after the node lost its memory, or has ended it."""
 
 from __future__ import annotations
 
@@ -44,11 +44,9 @@ _UNKNOWN: Final = "the node no longer knows this session: its lease ran out, or 
 class Rebuild:
     """Opens sessions in the place of one that is lost, and repeats its batches there."""
 
-    def __init__(
-        self, state: SessionState, opening: Opening | None, on_done: Callable[[bytes], None], on_left: Callable[[str], None]
-    ) -> None:
-        """``on_done``: called with the answers of sessions that were opened. ``on_left``: called with the node that the session left."""
-        self._state, self.opening, self._on_done, self._on_left = state, opening, on_done, on_left
+    def __init__(self, state: SessionState, opening: Opening | None, on_done: Callable[[bytes], None]) -> None:
+        """``on_done``: called with the answers of sessions that were opened."""
+        self._state, self.opening, self._on_done = state, opening, on_done
         #: the task is to leave the node
         self._displaced = False
         #: the last session that was ended, because another one takes its place
@@ -57,8 +55,8 @@ class Rebuild:
         self._before: list[SessionClosed] = []
 
     def lose(self, session: str, fault: WoolyError, *, displaced: bool = False) -> None:
-        """(any thread) The node no longer holds the memory of this session, or does not answer and its task is placed elsewhere, or is to
-        be (``displaced``): it is built again, or over."""
+        """(any thread) The node no longer holds the memory of this session, or does not answer and its task is placed elsewhere, or has
+        ended it because the task is to run elsewhere (``displaced``): it is built again, or over."""
         state = self._state
         with state.changed:
             if state.left or state.fault is not None or state.lost == session or state.remote.session != session:
@@ -109,20 +107,19 @@ class Rebuild:
         restored = log.restore()
         skipped = log.base - len(restored)
         lost, remote = state.lost, state.remote
-        ended = Lost(lost, skipped - remote.skipped, self._last_executed() - skipped, self._displaced)
+        shared = max(0, state.shared - skipped)
+        ended = Lost(lost, skipped - remote.skipped, self._last_executed() - skipped, self._displaced, shared)
 
         def check() -> None:
             state.check_left()
             if ended.displaced and self._left != lost:
-                self._leave_books(lost, remote)  # else its task would not be placed elsewhere
+                self.leave_books(remote)  # else its task would not be placed elsewhere
 
         check()
-        if ended.displaced:
-            self._on_left(remote.node.node)
         info = self.opening.open_again(ended, check)
         state.bus.call(state.bus.subscribe(subjects.session_done(info.session, state.bus.principal), self._on_done), SUBSCRIBE_S)
         if not ended.displaced:
-            self._leave_books(lost, remote)  # not before: the node counts what is repeated by what it knows of this one
+            self.leave_books(remote)  # not before: the node counts what is repeated by what it knows of this one
         with state.swap, state.changed:
             unanswered = {seq: sent for seq, sent in (state.todo | state.sent).items() if seq not in log}
             state.repeated = {seq: (kept, seq in state.answers) for seq, kept in log}
@@ -153,11 +150,11 @@ class Rebuild:
         with self._state.changed:
             return self._state.log.last if self._state.log.base else max(self._state.log.last, *self._state.sent, 0)
 
-    def _leave_books(self, lost: str, remote: RemoteSession) -> None:
-        """End a session that is lost; its totals are for people."""
+    def leave_books(self, remote: RemoteSession) -> None:
+        """End a session that is lost, or was left; its totals are for people."""
         with contextlib.suppress(NoAnswer, TimeoutError, msgspec.DecodeError):
-            self._before.append(self._state.bus.call(remote.close(CloseSession(lost, "displaced"), PING_S), 2 * PING_S))
-            self._left = lost
+            self._before.append(self._state.bus.call(remote.close(CloseSession(remote.session, "displaced"), PING_S), 2 * PING_S))
+            self._left = remote.session
 
     def _relink(self, before: DataPort) -> None:
         self._state.remote.port.open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from bus_schemas.batch import Done
 from wis.encoding import decode_program
-from wis.program import BufferKind, bind
+from wis.program import BufferKind, Program, bind
 from wooly.errors import RecoveryDivergedError
 from wooly.link import Flush, ReadBytes
 
@@ -106,24 +106,14 @@ class ReplayLog:
     def live(self) -> dict[int, int]:
         """Bytes of the buffers that the session holds, by handle."""
         held = {handle: len(data) for handle, data in self._image}
-        made: dict[tuple[bytes, bytes], tuple[tuple[int, int], ...]] = {}
+        made: Made = {}
         for _, kept in self:
-            flush = kept.flush
-            held.update(flush.allocs)
-            held.update((handle, data.nbytes) for handle, data in flush.uploads)
-            if flush.program:
-                key = (flush.program, flush.dims_digest)
-                if key not in made:
-                    made[key] = _created(flush)
-                held.update((flush.handles[at], nbytes) for at, nbytes in made[key])
-            for handle in flush.frees:
-                del held[handle]
+            follow(held, kept.flush, made)
         return held
 
-    @property
-    def has_room_for_image(self) -> bool:
-        """Whether an image of the buffers fits, beside none of the batches before it."""
-        return sum(self.live().values()) <= self._bytes_max
+    def has_room_for_image(self, *, small: bool) -> bool:
+        """Whether an image of the buffers fits, beside none of the batches before it; ``small``: into one batch."""
+        return sum(self.live().values()) <= (min(_GROUP_BYTES, self._bytes_max) if small else self._bytes_max)
 
     def take(self, seq: int, image: list[tuple[int, ReadBytes]]) -> None:
         """``image`` is what the session's buffers hold after batch ``seq``; earlier batches are forgotten."""
@@ -170,12 +160,32 @@ def groups(held: dict[int, int]) -> list[list[tuple[int, int]]]:
     return found
 
 
+Made = MutableMapping[tuple[bytes, bytes], tuple[tuple[int, int], ...]]
+"""By digests of a program and its dims: (position in ``handles``, bytes) of the buffers that it makes."""
+
+
+def follow(held: dict[int, int], flush: Flush, made: Made) -> None:
+    """Make of ``held``, the bytes of a session's buffers by handle, what they are after ``flush``. ``made``: what is known of programs."""
+    held.update(flush.allocs)
+    held.update((handle, data.nbytes) for handle, data in flush.uploads)
+    if flush.program:
+        key = (flush.program, flush.dims_digest)
+        if key not in made:
+            made[key] = _created(flush)
+        held.update((flush.handles[at], nbytes) for at, nbytes in made[key])
+    for handle in flush.frees:
+        del held[handle]
+
+
 def _created(flush: Flush) -> tuple[tuple[int, int], ...]:
-    """(position in ``handles``, bytes) of the buffers that the program makes."""
     program = decode_program(flush.program_body)
     sizes = bind(program, flush.dims).nbytes
-    kept = [number for number, kind in enumerate(program.buffers) if kind != BufferKind.TEMP]
-    return tuple((at, sizes[number]) for at, number in enumerate(kept) if program.buffers[number] == BufferKind.CREATED)
+    return tuple((at, sizes[n]) for at, n in enumerate(visible(program)) if program.buffers[n] == BufferKind.CREATED)
+
+
+def visible(program: Program) -> list[int]:
+    """The buffers of ``program`` that a flush gives handles, in their order."""
+    return [number for number, kind in enumerate(program.buffers) if kind != BufferKind.TEMP]
 
 
 def _size(flush: Flush) -> int:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -125,6 +125,22 @@ class RemoteSession:
         return [view[start : start + step] for start in range(0, view.nbytes, step)]
 
 
+class Mirror(Protocol):
+    """Runs the batches of a session in another one as well."""
+
+    def record(self, seq: int, flush: Flush) -> None:
+        """The session was sent this batch (``swap`` is held)."""
+        ...
+
+    def answered(self, seq: int, flush: Flush, done: Done) -> None:
+        """The session has answered this batch (bus thread; ``changed`` is held)."""
+        ...
+
+    def heard(self, done: Done) -> None:
+        """An answer came that is not the session's (bus thread)."""
+        ...
+
+
 class SessionState:
     """Any thread may read; who changes ``sent``, ``answers``, ``todo`` or what is about lost sessions holds ``changed``."""
 
@@ -137,6 +153,8 @@ class SessionState:
         self.pid = os.getpid()
         #: the number of the last batch
         self.seq = 0
+        #: the number of the last batch that ran on the node that was left as well, when its task moved
+        self.shared = 0
         #: batches without a Done, by number
         self.sent: dict[int, Sent] = {}
         self.answers: dict[int, Answer] = {}
@@ -160,11 +178,13 @@ class SessionState:
         self.repeated: dict[int, tuple[Kept, bool]] = {}
         #: losses since a batch was answered for the first time
         self.attempts = 0
+        #: what runs its batches on another node as well, to which it moves
+        self.mirror: Mirror | None = None
         self.use(info)
 
     def use(self, info: SessionOpened, skipped: int = 0) -> None:
         """Send batches to this session of a node from now on; it numbers them from the one behind batch ``skipped``."""
-        self.remote = RemoteSession(self.bus, info, skipped, wait_s=self.wait_s, check=lambda: self._check_port(info.session))
+        self.remote = RemoteSession(self.bus, info, skipped, wait_s=self.wait_s, check=lambda: self.check_port(info.session))
 
     def hear(self) -> None:
         """The node has answered."""
@@ -184,7 +204,7 @@ class SessionState:
         if fault is not None:
             raise fault.with_traceback(None)
 
-    def _check_port(self, session: str) -> None:
+    def check_port(self, session: str) -> None:
         """What a data port of this session of a node still waits for will not come once the session is lost."""
         self.check_process()
         self.check_left()
