@@ -14,6 +14,8 @@ When a task is displaced, what a session on the node was charged so far, with th
 charge: by the session that takes its place, before that does anything new, as far as the client says that it repeats (``displaced_ns`` of
 usage). The same with instructions and launches, and with the core time of a batch that was not over (``begun_ns``, ``resumed_ns``). If the
 node was lost, what is used there from then on does not count, for it is repeated.
+A task that is moved runs in two sessions for a while, the one ahead repeating what the other one does (``_Chain.ahead``): each batch is
+charged once, in whichever of the two the log has first.
 Sessions that are opened there later count like any other. A node may be lost before the log has any session of the task there; then the
 task is placed anew without being displaced. Its sessions there are given up when another one, where the task is placed now, takes their
 place, whichever of the facts the log gets first. Who takes whose place is the word of the client, so this is believed only of a node that
@@ -42,6 +44,7 @@ from bus_schemas.events import (
     SessionOpenedFact,
     TaskDisplaced,
     TaskPlaced,
+    TaskStayed,
     TaskSubmitted,
     UsageRecorded,
 )
@@ -56,6 +59,8 @@ UNDATED: Final = 0
 _SLACK_NS: Final = 3_600 * 10**9
 """How far the clock of a node may be from the broker's, and what it may have measured before its events reached the log."""
 _EARLY_NS: Final = 60 * 10**9
+_AHEAD_MAX: Final = 4
+"""Of each device of a task that is moved, how many sessions may run ahead: tries that failed are made again."""
 _MS: Final = 10**6
 _NODE: Final = "node"
 
@@ -92,6 +97,13 @@ class _Chain(msgspec.Struct, array_like=True):
     """What may be repeated without a charge."""
     begun_ns: int = 0
     """The same of the first batch that is new: it had begun."""
+    ahead: dict[str, Work] = {}
+    """Sessions that run the batches of another one beside it, until that leaves its node; with what was charged of these batches, and may
+    be repeated there without a charge."""
+    owed: Work = msgspec.field(default_factory=Work)
+    """What was charged of a session ahead before the log had the same work of the other one: that is not charged again."""
+    heir: str = ""
+    """The session ahead that another one has left its place to; no other one that ran ahead ends the chain by its end."""
 
     def displace(self, name: str, session: _Session) -> None:
         self.leave(name)
@@ -118,8 +130,12 @@ class _Task(msgspec.Struct, array_like=True):
     """How often that node had been lost by then."""
     left: dict[str, int] = {}
     """Nodes that were lost while it was placed there, with the time until which its sessions there may be given up."""
+    ahead: dict[str, int] = {}
+    """Nodes to which it was moved, with how many sessions there may still run ahead of one elsewhere: the log may have them late."""
     followed: dict[str, None] = {}
     """Chains in which a session has taken another one's place, where the task was placed."""
+    leaves: str = ""
+    """The node with sessions of it that it is to leave, although that is not lost."""
 
 
 class _Session(msgspec.Struct, array_like=True):
@@ -141,6 +157,8 @@ class _Session(msgspec.Struct, array_like=True):
     """Charged core time of a batch that is not over."""
     given_up_until_ns: int = sys.maxsize
     """What it uses later counts, although it was given up."""
+    behind: str = ""
+    """The session ahead of it, on the node where its task goes."""
 
 
 class _Lent(msgspec.Struct, array_like=True):
@@ -212,6 +230,11 @@ class Evidence(msgspec.Struct, array_like=True):
                 self._placed(event)
             case TaskDisplaced():
                 self._displaced(event)
+            case TaskStayed():
+                if event.task in self.tasks:
+                    self.tasks[event.task].leaves = ""
+                for session in self.sessions.get(event.node, {}).values():
+                    session.leaving &= session.task != event.task
             case NodeLost():
                 self.away[event.node] = None
                 self.losses[event.node] = self.losses.get(event.node, 0) + 1
@@ -228,7 +251,7 @@ class Evidence(msgspec.Struct, array_like=True):
             case SessionClosedFact():
                 known = self.sessions.get(event.node, {}).pop(event.session, None)
                 if known is not None:
-                    self._closed(known, event.session)
+                    self._closed(known, event)
                     if event.node in self.nodes:
                         self._lent(event.node, known.gpu).closed(stored_ns)
             case _:
@@ -258,6 +281,8 @@ class Evidence(msgspec.Struct, array_like=True):
             return Work(usage.charged_core_ns, usage.instructions, usage.launches)
         chain = self.tasks[known.task].chains[known.chain]
         known.begun_ns = usage.begun_ns
+        if usage.session in chain.ahead:
+            return _counted_ahead(chain, usage)
         resumed_ns = min(chain.begun_ns, usage.resumed_ns)
         chain.begun_ns -= resumed_ns
         free = chain.repeatable.take(Work(usage.displaced_ns, usage.displaced_instructions, usage.displaced_launches))
@@ -268,6 +293,11 @@ class Evidence(msgspec.Struct, array_like=True):
             usage.instructions - free.instructions,
             usage.launches - free.launches,
         )
+        if known.behind:
+            owed = chain.owed.take(counts)
+            counts.add(Work(-owed.core_ns, -owed.instructions, -owed.launches))
+            for shared in chain.ahead.values():
+                shared.add(counts)
         chain.done.add(counts)
         if usage.core_ns > usage.recovered_ns + usage.displaced_ns:
             chain.repeatable = Work()  # there is something new, so all is repeated that is to be
@@ -287,7 +317,7 @@ class Evidence(msgspec.Struct, array_like=True):
             return
         if task.placed not in ("", event.node) and self.losses.get(task.placed, 0) > task.losses:
             task.left[task.placed] = event.at_ns + _SLACK_NS
-        task.hosts[event.node] = None
+        task.hosts[event.node], task.leaves = None, ""
         task.given_up.pop(event.node, None)
         task.left.pop(event.node, None)
         task.placed, task.losses = event.node, self.losses.get(event.node, 0)
@@ -296,6 +326,11 @@ class Evidence(msgspec.Struct, array_like=True):
         task = self.tasks.get(event.task)
         if task is None:
             return
+        if event.gpus:
+            task.hosts[event.to], task.ahead[event.to] = None, len(event.gpus) * _AHEAD_MAX
+            task.given_up.pop(event.to, None)
+            task.left.pop(event.to, None)
+        task.leaves = ""
         if event.lost:
             task.given_up[event.node] = event.at_ns
         for name, session in self.sessions.get(event.node, {}).items():
@@ -304,17 +339,27 @@ class Evidence(msgspec.Struct, array_like=True):
             session.given_up, session.leaving = event.lost, not event.lost
             if event.lost:
                 task.chains[session.chain].displace(name, session)
+            else:
+                task.leaves = event.node
 
-    def _closed(self, session: _Session, name: str) -> None:
+    def _closed(self, session: _Session, event: SessionClosedFact) -> None:
         if not session.chain or session.given_up:
             return
-        task = self.tasks[session.task]
+        task, name = self.tasks[session.task], event.session
         chain = task.chains[session.chain]
+        shared = chain.ahead.pop(name, None)
+        if shared is not None and name == chain.heir and event.failed:
+            chain.repeatable = shared  # the session in its place has that still to repeat
+        goes = next((node for node in task.hosts if session.behind in self.sessions.get(node, {})), "")
+        if goes and session.leaving and not event.failed:
+            chain.leave(name)
+            chain.heir, task.leaves, task.placed, task.losses = session.behind, "", goes, self.losses.get(goes, 0)
+            return
         if session.leaving or session.stranded:
             chain.displace(name, session)
             return
         chain.open -= 1
-        if not chain.open:
+        if not chain.open and not (shared is not None and name != chain.heir and chain.left):
             del task.chains[session.chain]
 
     def refusal(self, usage: UsageRecorded, stored_ns: int) -> str:
@@ -352,8 +397,16 @@ class Evidence(msgspec.Struct, array_like=True):
         session.chain = self._chain_of(task, event)
         chain = task.chains.setdefault(session.chain, _Chain())
         chain.open += 1
+        others = (self.sessions.get(node, {}).get(event.replaces) for node in task.hosts if node != event.node)
+        other = next((other for other in others if other is not None and other.chain == session.chain), None)
+        if other is not None and task.ahead.get(event.node, 0):
+            task.ahead[event.node] -= 1
+            other.behind, chain.ahead[event.session] = event.session, msgspec.structs.replace(chain.done)
+        elif event.node == task.leaves:
+            session.behind = next(reversed(chain.ahead), "")  # its node started anew while another one runs ahead
         session.stranded = event.node in task.given_up or event.node in self.away
-        session.leaving = any(one.leaving and one.task == event.task for one in self.sessions[event.node].values())
+        others_leave = any(one.leaving and one.task == event.task for one in self.sessions[event.node].values())
+        session.leaving = event.node == task.leaves or others_leave
         lost = event.node in self.away and event.node in task.given_up  # whatever the node's clock says
         until_ns = task.left.get(event.node, 0) if session.chain in task.followed else 0
         if event.at_ns < until_ns:
@@ -399,6 +452,19 @@ class Evidence(msgspec.Struct, array_like=True):
 
     def _lent(self, node: str, gpu: int) -> _Lent:
         return self.lent.setdefault(node, {}).setdefault(gpu, _Lent())
+
+
+def _counted_ahead(chain: _Chain, usage: UsageRecorded) -> Work:
+    """What counts of a session that runs ahead of another one, with the compiler's time: not what it repeats, whichever of the two the log
+    has first."""
+    repeated = Work(usage.displaced_ns, usage.displaced_instructions, usage.displaced_launches)
+    free = chain.ahead[usage.session].take(repeated)
+    chain.owed.add(Work(repeated.core_ns - free.core_ns, repeated.instructions - free.instructions, repeated.launches - free.launches))
+    counts = Work(usage.core_ns - usage.recovered_ns - free.core_ns, usage.instructions - free.instructions, usage.launches - free.launches)
+    chain.done.add(counts)
+    if usage.core_ns > usage.recovered_ns + usage.displaced_ns:
+        del chain.ahead[usage.session]  # there is something new: it runs alone
+    return Work(counts.core_ns + usage.compile_ns, counts.instructions, counts.launches)
 
 
 def _charge(lent: _Lent, usage: UsageRecorded, cores: int, nbytes: int, stored_ns: int) -> str:

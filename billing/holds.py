@@ -22,6 +22,7 @@ from bus_schemas.events import (
     TaskDisplaced,
     TaskPlaced,
     TaskStateChanged,
+    TaskStayed,
     TaskSubmitted,
 )
 
@@ -46,6 +47,14 @@ class _Terms(msgspec.Struct, array_like=True):
     gpus: tuple[int, ...] = ()
     #: Open sessions by name, each with its device.
     sessions: dict[str, int] = {}
+    #: Where it goes, while it runs on ``node``, and its sessions there.
+    to: str = ""
+    to_gpus: tuple[int, ...] = ()
+    to_sessions: dict[str, int] = {}
+
+    def stay(self) -> None:
+        """It goes nowhere."""
+        self.to, self.to_gpus, self.to_sessions = "", (), {}
 
 
 class Hold(msgspec.Struct, array_like=True):
@@ -86,6 +95,7 @@ class Holds(msgspec.Struct, array_like=True):
                 terms = self.tasks[event.task]
                 self._end(event.task, event.at_ns)
                 terms.node, terms.gpus, terms.sessions = event.node, event.gpus, {}
+                terms.stay()
                 for gpu in event.gpus:
                     self._begin(event.task, gpu, event.at_ns)
             case SessionOpenedFact() if event.task in self.tasks:
@@ -94,10 +104,18 @@ class Holds(msgspec.Struct, array_like=True):
                     terms.sessions[event.session] = event.gpu
                     self.hosts.setdefault(event.node, {})[event.session] = event.task
                     self._end(event.task, min(event.at_ns, stored_ns or event.at_ns), event.gpu)
+                elif (terms.to, terms.tenant) == (event.node, event.tenant):
+                    terms.to_sessions[event.session] = event.gpu
+                    self.hosts.setdefault(event.node, {})[event.session] = event.task
             case SessionClosedFact():
                 self._closed(event)
             case TaskDisplaced():
                 self._end(event.task, event.at_ns)
+                if event.task in self.tasks:
+                    terms = self.tasks[event.task]
+                    terms.to, terms.to_gpus, terms.to_sessions = event.to if event.gpus else "", event.gpus, {}
+            case TaskStayed() if event.task in self.tasks:
+                self.tasks[event.task].stay()
             case TaskStateChanged() if event.state not in ("queued", "started"):
                 self._end(event.task, event.at_ns)
                 self.tasks.pop(event.task, None)
@@ -132,7 +150,13 @@ class Holds(msgspec.Struct, array_like=True):
         task = self.hosts.get(event.node, {}).pop(event.session, "")
         terms = self.tasks.get(task)
         gpu = terms.sessions.pop(event.session, None) if terms is not None and terms.node == event.node else None
+        if terms is not None and terms.to == event.node:
+            terms.to_sessions.pop(event.session, None)
         if terms is None or gpu is None:
+            return
+        if terms.to and terms.to_sessions and not terms.sessions:  # it has moved
+            terms.node, terms.gpus, terms.sessions = terms.to, terms.to_gpus, terms.to_sessions
+            terms.stay()
             return
         if terms.reservation and gpu in terms.gpus and gpu not in terms.sessions.values():
             self._begin(task, gpu, event.at_ns)

@@ -114,7 +114,7 @@ class Utilization(msgspec.Struct, array_like=True):
                 self.needs[event.task] = Need(event.vram_bytes, event.gpu_count, event.groups)
                 if event.queue:
                     self._wait(event.task, event.at_ns)
-            case TaskDisplaced() if event.task in self.needs:
+            case TaskDisplaced() if event.task in self.needs and not event.gpus:
                 self._wait(event.task, event.at_ns)
             case TaskPlaced():
                 self._end_wait(event.task, event.at_ns)

@@ -62,6 +62,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, tag="batch.v1"):
     ``trace``: W3C traceparent or empty. ``kernels``: bodies (wis.kernel.model) of kernels that the program names and the node may not
     know.
     ``origin``: with a program body, the lines of the user's script that recorded it (at most ``ORIGIN_CHARS_MAX`` characters); else empty.
+    ``repeats``: another session of the task runs the batch as well, on another node; the word of the client.
     """
 
     session: str
@@ -81,6 +82,7 @@ class Batch(msgspec.Struct, array_like=True, frozen=True, tag="batch.v1"):
     trace: Trace = ""
     kernels: tuple[bytes, ...] = ()
     origin: str = ""
+    repeats: bool = False
 
 
 class ReadResult(msgspec.Struct, array_like=True, frozen=True):

@@ -20,7 +20,8 @@ __all__ = [
     "DeviceFact", "NodeRegistered", "NodeLost", "NodeRecovered", "SessionOpenedFact", "SessionClosedFact", "UsageRecorded",
     "DeviceAccounted", "TaskSubmitted", "Considered", "TaskPlaced", "TaskRefused", "TaskStateChanged", "ConfigChanged", "TariffSet",
     "GrantRecorded", "LoadObserved", "TaskPriorityChanged", "SessionPriorityChanged", "GroupChanged", "TenantChanged", "UserChanged",
-    "KeyIssued", "KeyRevoked", "ActionTaken", "BudgetSet", "BudgetCrossed", "TierSet", "TaskDisplaced", "NodeLeaving", "Event",
+    "KeyIssued", "KeyRevoked", "ActionTaken", "BudgetSet", "BudgetCrossed", "TierSet", "TaskDisplaced", "NodeLeaving", "TaskStayed",
+    "Event",
     "encode_events", "decode_events", "split_events",
 ]  # fmt: skip
 
@@ -450,15 +451,26 @@ class TierSet(msgspec.Struct, array_like=True, frozen=True, tag="tier.set.v1"):
 
 
 class TaskDisplaced(msgspec.Struct, array_like=True, frozen=True, tag="task.displaced.v1"):
-    """A task that runs, or failed because its node was lost, waits for another place; its client repeats its work there. ``lost``: what it
-    had on ``node`` counts no longer, and is ended there if the node comes back; else its sessions there count until the node has ended
-    them. ``to``: the only node where it may be placed now; empty: any but ``node``, and if that was lost, any."""
+    """A task that runs, or failed because its node was lost, is to run elsewhere; its client repeats its work there. ``lost``: what it
+    had on ``node`` counts no longer, and is ended there if the node comes back; else its sessions there count until they have ended.
+    ``to``: the only node where it may be placed now; empty: any but ``node``, and if that was lost, any. ``gpus``: devices of ``to`` that
+    are held for it from now on, so that its client opens sessions there before it leaves ``node``; empty: none, it waits for a place."""
 
     at_ns: int
     task: str
     node: str
     lost: bool
     to: str = ""
+    gpus: tuple[int, ...] = ()
+
+
+class TaskStayed(msgspec.Struct, array_like=True, frozen=True, tag="task.stayed.v1"):
+    """A task that was to leave ``node`` stays there, for this reason: a sentence of its client."""
+
+    at_ns: int
+    task: str
+    node: str
+    reason: str
 
 
 class NodeLeaving(msgspec.Struct, array_like=True, frozen=True, tag="node.leaving.v1"):
@@ -474,7 +486,7 @@ Event = (
     NodeRegistered | NodeLost | SessionOpenedFact | SessionClosedFact | UsageRecorded | DeviceAccounted | TaskSubmitted | TaskPlaced
     | TaskRefused | TaskStateChanged | ConfigChanged | TariffSet | GrantRecorded | NodeRecovered | LoadObserved | TaskPriorityChanged
     | SessionPriorityChanged | GroupChanged | TenantChanged | UserChanged | KeyIssued | KeyRevoked | ActionTaken | BudgetSet | BudgetCrossed
-    | TierSet | TaskDisplaced | NodeLeaving
+    | TierSet | TaskDisplaced | NodeLeaving | TaskStayed
 )  # fmt: skip
 
 _encoder: Final = msgspec.msgpack.Encoder()

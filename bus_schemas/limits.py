@@ -46,8 +46,6 @@ DOMAINS_MAX: Final = 64
 """Of trust domains with several tenants that a node announces, and of the tenants of each."""
 GROUPS_MAX: Final = 64
 """Of a node."""
-ADDRESSES_MAX: Final = 16
-"""Of a node's data port."""
 RUNNING_MAX: Final = 2048
 """Sessions of one device that telemetry lists."""
 ENDED_MAX: Final = 1024

@@ -48,7 +48,8 @@ class OpenSession(msgspec.Struct, frozen=True):
     ``replaces``: the session whose memory was lost and whose batches are repeated in this one, or empty; a repeated batch has a number
     lower by ``skips`` here. ``repeats``: the last number here of a batch that was executed there, as the client says; counts where the
     node does not know the lost session, because it was another node's. ``origin``: the first of the sessions that took each other's place
-    until this one, or empty."""
+    until this one, or empty. ``shared``: the last number here of a batch that another session ran as well, on another node, which the lost
+    one then took the place of; the word of the client."""
 
     session: Name
     tenant: TenantName
@@ -70,6 +71,7 @@ class OpenSession(msgspec.Struct, frozen=True):
     skips: int = 0
     repeats: int = 0
     origin: Name = ""
+    shared: int = 0
 
     @property
     def terms(self) -> TaskTerms:
@@ -179,13 +181,13 @@ class NodeStats(msgspec.Struct, frozen=True):
 
 class EndTask(msgspec.Struct, frozen=True):
     """End sessions of a task, now: what runs is stopped where it can be, what waits is dropped. ``by``: who wishes it, for the sessions'
-    error. ``displaced``: the task is not cancelled, but is to run elsewhere: its clients are notified first, and have ``grace_ms`` to leave
-    by themselves until the order is given again. ``sessions``: those to end; empty: all. The same again changes nothing."""
+    error. ``displaced``: the task is not cancelled, but is to run elsewhere. ``asks``: then its clients are only asked to leave, and their
+    sessions run on until they have. ``sessions``: those to end; empty: all. The same again changes nothing."""
 
     task: Name
     by: Text = ""
     displaced: bool = False
-    grace_ms: int = 0
+    asks: bool = False
     sessions: Annotated[tuple[Name, ...], Meta(max_length=ENDED_MAX)] = ()
 
 

@@ -1,6 +1,6 @@
 """Which node and device a task gets: the cluster as a fold over the log (view, state, columns), whether a task may run there (feasible,
 survey), how good it is there and the choice with its reasons (decide), the order of the queue and why a task waits (order, queue,
-remedies), and what the log or the nodes still lack (reconcile). Pure.
+remedies), what the log or the nodes still lack (reconcile), and which move makes room (defragment). Pure.
 
 May live here: decisions about nodes and devices. May not: appending facts, sending commands (services.controller).
 """

@@ -34,7 +34,7 @@ from scheduler.placement.states import PACK, PRIORITY_MAX
 from scheduler.placement.survey import CODES, Survey, survey
 from scheduler.placement.view import ClusterView
 
-__all__ = ["BEST", "EXAMPLES", "PARTS", "SCORE_MAX", "WEIGHTS", "Decision", "decide", "explain"]
+__all__ = ["BEST", "EXAMPLES", "PARTS", "SCORE_MAX", "WEIGHTS", "Decision", "candidates", "decide", "explain"]
 
 WEIGHTS: Final = {"utilization": 3, "starvation": 3, "vram": 2, "priority": 2}
 SCORE_MAX: Final = 100 * sum(WEIGHTS.values())
@@ -142,6 +142,15 @@ def decide(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Decision:
 def explain(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Decision:
     """The same decision with every candidate and every refusal: to explain it to a person, not for the log."""
     return _decide(view, task, at_ns, full=True)
+
+
+def candidates(view: ClusterView, task: TaskSubmitted, at_ns: int) -> list[tuple[str, int, int]]:
+    """(node, gpu, score) of every device on which a task that is not in the log fits, by node and gpu."""
+    if refuse_cluster(view, task) is not None:
+        return []
+    found = survey(view, task, kept_from(view, task, at_ns))
+    score = scores(parts(view, found.fits, task.priority, found.need))
+    return [(*_device(found, row), value) for row, value in zip(found.fits.tolist(), score.tolist(), strict=True)]
 
 
 def _decide(view: ClusterView, task: TaskSubmitted, at_ns: int, *, full: bool) -> Decision:

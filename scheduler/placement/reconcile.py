@@ -6,22 +6,22 @@ Failure detection is decided from times in stimuli, so that it can be replayed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
-from bus_schemas.events import LoadObserved, NodeLost, NodeRecovered, TaskDisplaced, TaskStateChanged
+from bus_schemas.events import LoadObserved, NodeLost, NodeRecovered, TaskDisplaced, TaskStateChanged, TaskSubmitted
 from scheduler.errors import StimulusError
-from scheduler.placement.decide import explain
+from scheduler.placement.decide import candidates
 from scheduler.placement.state import Measured, SessionView, TaskView
 from scheduler.placement.states import CANCELLED_BY, REASON_NEVER_STARTED, REASON_RESTARTED, Phase
 from scheduler.placement.view import CUT_RESTARTED, FAILED, QUEUED, STARTED, ClusterView, released
 
 __all__ = [
     "Heard", "Clock", "LivenessConfig", "Liveness", "overdue_tasks", "LOAD_STEP_PERCENT", "cancelled_by", "sessions_to_end",
-    "sessions_to_reprioritise", "load_observed", "fits_elsewhere", "leaving_tasks",
+    "sessions_to_reprioritise", "load_observed", "Devices", "anew", "moved", "leaving_tasks",
 ]  # fmt: skip
 
 REASON_SILENT = "silent"
@@ -105,23 +105,60 @@ def _given_up(view: ClusterView, session: str, limit_ns: int) -> bool:
     return known.cut_off == CUT_RESTARTED and view.nodes[known.fact.node].registered.at_ns < limit_ns
 
 
-def fits_elsewhere(view: ClusterView, task: TaskView, at_ns: int, to: str = "") -> bool:
-    """Whether a placed task could be placed on node ``to`` now; empty: on any but its own."""
-    wish = msgspec.structs.replace(task.submitted, task="", priority=task.priority)
-    nodes = {node for node, _, _ in explain(view, wish, at_ns).scores}
-    return bool(nodes & {to} if to else nodes - {task.placed.node if task.placed is not None else ""})
+Devices = Sequence[tuple[str, int, int]]
+"""(node, gpu, score) of each."""
+
+
+def anew(task: TaskView) -> TaskSubmitted:
+    """What a task asks for, as if it were submitted now."""
+    return msgspec.structs.replace(task.submitted, task="", priority=task.priority)
+
+
+def moved(
+    view: ClusterView, task: TaskView, at_ns: int, to: str = "", *, alike: bool = False, fits: Devices | None = None
+) -> TaskDisplaced | None:
+    """The fact that a task that runs is to run on node ``to`` (empty: on the best of the others), with the devices that are held for it
+    there; ``alike``: only on devices of the kind that it runs on; ``fits``: the devices that would do, where they are known. None: it fits
+    on no such node now."""
+    assert task.placed is not None
+    kinds = {_kind(view, task.placed.node, gpu) for gpu in task.placed.gpus} if alike else None
+    found: dict[str, list[tuple[int, int]]] = {}
+    for node, gpu, score in candidates(view, anew(task), at_ns) if fits is None else fits:
+        if (node == to or (not to and node != task.placed.node)) and (kinds is None or _kind(view, node, gpu) in kinds):
+            found.setdefault(node, []).append((-score, gpu))
+    count = max(1, task.submitted.gpu_count)
+    best = {node: sorted(devices)[:count] for node, devices in found.items() if len(devices) >= count}
+    if not best:
+        return None
+    node = min(best, key=lambda name: (sum(score for score, _ in best[name]), name))
+    return TaskDisplaced(
+        at_ns, task.submitted.task, task.placed.node, lost=False, to=node, gpus=tuple(sorted(gpu for _, gpu in best[node]))
+    )
+
+
+def _kind(view: ClusterView, node: str, gpu: int) -> tuple[str, str, int] | None:
+    """Devices of one kind compute the same bits."""
+    device = view.nodes[node].device(gpu)
+    return (device.backend, device.name, device.cores) if device is not None else None
+
+
+_STAYED_NS: Final = 5 * 10**9
+"""A task that could not leave a node that is being stopped is asked again after as long."""
 
 
 def leaving_tasks(view: ClusterView, unix_ns: int) -> list[TaskDisplaced]:
-    """Tasks that run on nodes which are being stopped, and fit elsewhere now: they are displaced. By node and task id."""
-    out = []
+    """The first task, by node and task id, that runs on a node which is being stopped, and fits elsewhere now: it is displaced."""
     for name in sorted(view.nodes):
         node = view.nodes[name]
         for task in sorted(node.tasks) if node.leaving and node.lost is None else ():
             held = view.tasks[task]
-            if held.phase is Phase.STARTED and held.leaving is None and held.sessions and fits_elsewhere(view, held, unix_ns):
-                out.append(TaskDisplaced(unix_ns, task, name, lost=False))
-    return out
+            placed = held.placed is not None and held.placed.node == name
+            runs = placed and held.phase is Phase.STARTED and held.leaving is None and bool(held.sessions)
+            if runs and unix_ns - held.stayed_ns > _STAYED_NS:
+                displaced = moved(view, held, unix_ns)
+                if displaced is not None:
+                    return [displaced]  # what it holds there counts for the next one
+    return []
 
 
 LOAD_STEP_PERCENT: Final = 5

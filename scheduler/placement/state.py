@@ -115,6 +115,11 @@ class TaskView:
     given_up: frozenset[str] = frozenset()
     #: It was displaced, and not placed since.
     leaving: Leaving | None = None
+    #: What is held for it where it goes, while it runs on the node that it leaves.
+    moving: TaskPlaced | None = None
+    #: Why it did not move the last time that it was to, and when that was; empty: it moved, or was not to.
+    stayed: str = ""
+    stayed_ns: int = 0
     #: It was displaced once, so it waits for a place, whether it asked to or not.
     displaced: bool = False
     #: A session of it was ended because it leaves its node: a client continues where it is placed next.

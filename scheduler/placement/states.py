@@ -93,6 +93,8 @@ DEFAULT_VRAM_MB: Final = "default_vram_mb"
 
 PACK: Final = "pack"
 """Global: 1: prefer devices that hold more (best fit); 0: those that hold less."""
+DEFRAGMENT_AFTER_MS: Final = "defragment_after_ms"
+"""Global: after this wait of a task that fits nowhere a running one is moved, if that makes room; 0: never."""
 
 _DAY_MS: Final = 86_400_000
 GLOBAL_LIMITS: Final = {
@@ -102,6 +104,7 @@ GLOBAL_LIMITS: Final = {
     QUEUE_RESERVATIONS: 10_000,
     DEFAULT_VRAM_MB: 1 << 26,
     PACK: 1,
+    DEFRAGMENT_AFTER_MS: 7 * _DAY_MS,
 }
 """The largest value of each global key; the smallest is 0."""
 NODE_LIMITS: Final = {OVERCOMMIT_NODE: PERCENT_MAX, DRAINED: 1}
@@ -112,6 +115,7 @@ DEFAULTS: Final = {
     QUEUE_RESERVATIONS: 32,
     DEFAULT_VRAM_MB: 4096,
     PACK: 0,
+    DEFRAGMENT_AFTER_MS: 0,
 }
 """What holds where neither the log's global value nor the environment says otherwise."""
 

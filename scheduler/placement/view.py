@@ -32,6 +32,7 @@ from bus_schemas.events import (
     TaskPriorityChanged,
     TaskRefused,
     TaskStateChanged,
+    TaskStayed,
     TaskSubmitted,
 )
 from bus_schemas.registration import bounded
@@ -131,6 +132,10 @@ class ClusterView(ClusterState):
                     self._asked(task, event.state, event.reason, event.at_ns)
             case TaskDisplaced():
                 self._displaced(event)
+            case TaskStayed():
+                task = self.tasks.get(event.task)
+                if task is not None and task.moving is not None and task.placed is not None and task.placed.node == event.node:
+                    self._stay(task, title_of(event.reason), event.at_ns)
             case TaskPriorityChanged():
                 self._task_priority(event)
             case ConfigChanged():
@@ -209,7 +214,11 @@ class ClusterView(ClusterState):
             session.cut_off = session.cut_off or CUT_LOST
             self._recount_session(name)
         for name in sorted(node.tasks):
-            self._displace(self.tasks[name], REASON_NODE_LOST, event.at_ns)
+            here = self.tasks[name]
+            if here.moving is not None and here.moving.node == event.node:
+                self._stay(here, f"node {node.registered.name} was lost", event.at_ns)
+            else:
+                self._displace(here, REASON_NODE_LOST, event.at_ns)
         for name in sorted({self.sessions[name].fact.task for name in node.sessions if not self.sessions[name].given_up}):
             task = self.tasks.get(name)
             if task is not None and task.phase is Phase.STARTED and all(self.sessions[session].cut_off for session in task.sessions):
@@ -275,7 +284,7 @@ class ClusterView(ClusterState):
         event = self._attributed(event)
         known = self.sessions.get(event.session)
         task = self.tasks.get(event.task)
-        given_up = task is not None and event.node in task.given_up
+        given_up = task is not None and (event.node in task.given_up or self._is_unwanted(task, event))
         if known is not None:
             if not known.cut_off or known.fact.node != event.node:
                 return
@@ -302,6 +311,13 @@ class ClusterView(ClusterState):
                 self._found(task, event.node, event.at_ns)
                 self._asked(task, STARTED, "", event.at_ns)
             self._follow_task(task, event.session)
+
+    def _is_unwanted(self, task: TaskView, event: SessionOpenedFact) -> bool:
+        """Whether a session was opened beside one that it was to replace, where its task does not go any more."""
+        replaced = self.sessions.get(event.replaces) if event.replaces in task.sessions else None
+        goes = task.moving.node if task.moving is not None else ""
+        beside = replaced is not None and not replaced.cut_off and replaced.fact.node != event.node
+        return beside and event.node != goes and task.placed is not None and task.placed.node != event.node
 
     def _found(self, task: TaskView, node: str, at_ns: int) -> None:
         """A task runs there. If it waited for a place again, for its node was lost, its client had found this one before."""
@@ -341,7 +357,7 @@ class ClusterView(ClusterState):
         task.outcome = decisive(task.outcome, outcome)
         task.expected |= reason == REASON_DISPLACED and outcome is None
         if self._has_left(task):
-            self._wait_again(task, at_ns)
+            self._arrive(task, at_ns)
             return
         if task.sessions:
             return
@@ -352,6 +368,38 @@ class ClusterView(ClusterState):
         elif task.phase is Phase.STARTED:
             state, why = state_after(task.outcome, failed, reason)
             self._transition(task, Phase(state), at_ns, why)
+
+    def _arrive(self, task: TaskView, at_ns: int) -> None:
+        """A task has nothing any more on the node that it leaves: it runs where sessions of it were opened before, or waits for a place."""
+        moved = task.moving
+        if moved is None or not any(self.sessions[name].fact.node == moved.node for name in task.sessions):
+            self._wait_again(task, at_ns)
+            return
+        left = self.nodes.get(task.placed.node) if task.placed is not None else None
+        if left is not None:
+            left.tasks.discard(task.submitted.task)
+        task.placed = task.decision = moved
+        task.updated_ns = at_ns
+        self._settle(task)
+
+    def _stay(self, task: TaskView, reason: str, at_ns: int) -> None:
+        """A task that was to run elsewhere stays where it is."""
+        task.stayed, task.stayed_ns = reason, at_ns
+        self._settle(task)
+
+    def _settle(self, task: TaskView) -> None:
+        """A task that was to run elsewhere runs where it is placed: nothing is held for it anywhere else."""
+        moving = task.moving
+        if moving is not None and (task.placed is None or task.placed.node != moving.node):
+            self.nodes[moving.node].tasks.discard(task.submitted.task)
+            for name in [name for name in task.sessions if self.sessions[name].fact.node == moving.node]:
+                self._give_up(task, name)
+        task.moving, task.expected = None, False
+        self._leave(task, None)
+        self._recount_task(task)
+        self._touch(task)
+        for name in task.sessions:
+            self._follow_task(task, name)
 
     def _keep(self, task: TaskView, node: str, at_ns: int) -> None:
         """The last session of a reservation has closed: it keeps its place, unless it is to leave it, or its node is lost."""
@@ -488,7 +536,19 @@ class ClusterView(ClusterState):
             for name in [name for name in task.sessions if self.sessions[name].fact.node == event.node]:
                 self._give_up(task, name)
         else:
+            if task.moving is not None:
+                self._settle(task)
+            task.stayed = ""
             self._leave(task, Leaving(event.node, event.to))
+            target = self.nodes.get(event.to)
+            if event.gpus and (target is None or target.lost is not None):  # it was lost between the decision and its place in the log
+                self._stay(task, "the node to which it was to go was lost", event.at_ns)
+            elif event.gpus and task.sessions and task.phase is Phase.STARTED:  # else its node was lost between the two
+                task.moving = TaskPlaced(event.at_ns, event.task, event.to, event.gpus, (), (), self.position)
+                task.hosts |= {event.to}
+                task.given_up -= {event.to}
+                self.nodes[event.to].tasks.add(event.task)
+                self._recount_task(task)
             for name in task.sessions:
                 self._follow_task(task, name)
         self._touch(task)
@@ -528,6 +588,9 @@ class ClusterView(ClusterState):
             raise IllegalTransition(f"task {name}", before, to, task.story)
         task.story = (*task.story[1 - STORY_MAX :], (self.position, before, to))
         task.phase, task.reason, task.updated_ns = to, reason, at_ns
+        if task.moving is not None and to is not Phase.STARTED:
+            self.nodes[task.moving.node].tasks.discard(name)
+            task.moving = None
         live, waiting = task.live, task.waiting
         if waiting:
             self._wait(task)
@@ -607,13 +670,12 @@ class ClusterView(ClusterState):
     def _recount_task(self, task: TaskView) -> None:
         """Bring the sums up to what a task and its sessions hold now."""
         name, submitted, placed = task.submitted.task, task.submitted, task.placed
-        holds: list[Hold] = []
-        if placed is not None and placed.node in self.nodes and name in self.nodes[placed.node].tasks:
-            holds = [
-                Hold.of(placed.node, gpu, submitted.vram_bytes, noswap=submitted.noswap, exclusive=submitted.exclusive,
-                        priority=task.priority)
-                for gpu in sorted(set(placed.gpus))
-            ]  # fmt: skip
+        holds = [
+            Hold.of(place.node, gpu, submitted.vram_bytes, noswap=submitted.noswap, exclusive=submitted.exclusive, priority=task.priority)
+            for place in (placed, task.moving)
+            if place is not None and place.node in self.nodes and name in self.nodes[place.node].tasks
+            for gpu in sorted(set(place.gpus))
+        ]
         self._hold("task", name, holds)
         for session in self._of_task.get(name, ()):
             self._recount_session(session)
@@ -639,10 +701,10 @@ class ClusterView(ClusterState):
     def _covered(self, fact: SessionOpenedFact) -> bool:
         """Whether the session's task holds memory on this device, so that the session need not."""
         task = self.tasks.get(fact.task)
-        placed = task.placed if task is not None else None
-        return (
-            placed is not None and placed.node == fact.node and fact.gpu in placed.gpus
-            and placed.node in self.nodes and fact.task in self.nodes[placed.node].tasks
+        return task is not None and any(
+            place is not None and place.node == fact.node and fact.gpu in place.gpus
+            and place.node in self.nodes and fact.task in self.nodes[place.node].tasks
+            for place in (task.placed, task.moving)
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from bus_schemas.runs import SCRIPT_BYTES_MAX, RunScript
 from bus_schemas.texts import TITLE_PATTERN
 from scheduler.placement.states import (
     DEFAULT_VRAM_MB,
+    DEFRAGMENT_AFTER_MS,
     GLOBAL_LIMITS,
     OVERCOMMIT_GLOBAL,
     PACK,
@@ -232,6 +233,12 @@ class MoveBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     to: Title | UnsetType = UNSET
 
 
+class StayBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Why a task could not be moved."""
+
+    reason: Annotated[str, Meta(min_length=1, max_length=TITLE_CHARS_MAX, pattern=TITLE_PATTERN, description="a sentence for the operator")]
+
+
 class GroupBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A group; what is left out stays as it is. ``nodes``: its members beside the nodes that name it themselves."""
 
@@ -283,12 +290,25 @@ class ConfigBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         | UnsetType
         | None
     ) = UNSET
+    defragment_after_ms: (
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                le=GLOBAL_LIMITS[DEFRAGMENT_AFTER_MS],
+                description="waiting time after which a running task is moved to make room; 0: never",
+            ),
+        ]
+        | UnsetType
+        | None
+    ) = UNSET
 
     def changes(self) -> dict[str, int | None]:
         """What to set; None unsets."""
         named = {OVERCOMMIT_GLOBAL: self.default_vram_overcommit_percent, QUEUE_AGE_MS: self.queue_age_ms,
                  QUEUE_PROTECT_MS: self.queue_protect_ms, QUEUE_RESERVATIONS: self.queue_reservations_max,
-                 DEFAULT_VRAM_MB: self.default_vram_mb, PACK: self.pack}  # fmt: skip
+                 DEFAULT_VRAM_MB: self.default_vram_mb, PACK: self.pack,
+                 DEFRAGMENT_AFTER_MS: self.defragment_after_ms}  # fmt: skip
         return {key: value for key, value in named.items() if not isinstance(value, UnsetType)}
 
 

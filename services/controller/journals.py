@@ -10,14 +10,16 @@ import asyncio
 import contextlib
 import os
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from services.controller.errors import Busy, OutOfState
 from services.controller.presenters import Json
+from services.kit.access.turns import aside
 from services.kit.errors import BusUnavailable
 from services.kit.log import get_logger
 from services.kit.process import child_environment
@@ -36,7 +38,8 @@ _SETTLED_S: Final = 5.0
 _KEPT_MAX: Final = 64
 _AT_ONCE_MAX: Final = 2
 _OF_TENANT_MAX: Final = 4
-_WAITING_MAX: Final = 8
+"""Waiting or under way. One of them at a time waits for ``_AT_ONCE_MAX``, so that tenants take turns."""
+_WAITING_MAX: Final = 64
 _ANSWER_BYTES_MAX: Final = 8 << 20
 _NOTHING: Final = 3
 """Exit code of services.replay when the journals hold nothing of what is asked for."""
@@ -78,6 +81,7 @@ class Journals:
         self._reading: dict[str, asyncio.Task[_Kept]] = {}
         self._asking: Counter[str] = Counter()
         self._turn = asyncio.Semaphore(_AT_ONCE_MAX)
+        self._of_tenant: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def of(self, life: Life) -> Json:
         """The document of ``services.replay why`` with its timeline; callers must not change it. Sessions are named by id only. Raises
@@ -93,18 +97,22 @@ class Journals:
             if self._asking[life.tenant] >= _OF_TENANT_MAX or sum(self._asking.values()) >= _WAITING_MAX:
                 raise Busy("another journal is being read; ask again in a few seconds")
             reading = self._reading[life.task] = asyncio.create_task(self._read(life), name=f"journal of {life.task}")
-            reading.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return _held(await asyncio.shield(reading), life)
+            self._asking[life.tenant] += 1
+            reading.add_done_callback(partial(self._over, life))
+        async with aside():
+            kept = await asyncio.shield(reading)
+        return _held(kept, life)
+
+    def _over(self, life: Life, done: asyncio.Task[_Kept]) -> None:
+        self._asking[life.tenant] -= 1
+        del self._reading[life.task]
+        if not done.cancelled():
+            done.exception()  # retrieved: its caller may have left
 
     async def _read(self, life: Life) -> _Kept:
-        self._asking[life.tenant] += 1
-        try:
-            async with self._turn:
-                read_s, now_ns = time.monotonic(), time.time_ns()
-                document = await self._run(life, now_ns)
-        finally:
-            self._asking[life.tenant] -= 1
-            del self._reading[life.task]
+        async with self._of_tenant[life.tenant], self._turn:
+            read_s, now_ns = time.monotonic(), time.time_ns()
+            document = await self._run(life, now_ns)
         settled = 0 < life.to_ns < now_ns - int(_SETTLED_S * 1e9)
         kept = self._kept[life.task] = _Kept(document, life, read_s, settled)
         return kept

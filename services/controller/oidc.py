@@ -27,9 +27,9 @@ from joserfc.jwk import KeySet
 from bus_schemas.quotas import QUOTAS, Rate
 from scheduler.buckets import Buckets
 from scheduler.quotas import excess_of
-from services.kit.access.checker import address_group
 from services.kit.access.errors import Unauthenticated
 from services.kit.access.tokens import LoginFlow
+from services.kit.addresses import address_group
 from services.kit.errors import NotThere, QuotaReached, RequestError, SettingError
 from services.kit.log import get_logger
 from services.kit.tls import CA_VARIABLE

@@ -96,7 +96,7 @@ class Placer:
         at what is left) or time is up."""
         for decision in decisions:
             try:
-                await self._writer.append_placement(decision.task, decision.event())
+                await self._writer.append_placement(decision.task, [decision.event()])
             except Conflict:
                 await self._projection.caught_up()
                 return False

@@ -55,6 +55,7 @@ from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import Access
 from services.kit.access.tokens import make_key
+from services.kit.access.turns import aside
 from services.kit.bus import Bus
 from services.kit.errors import BusRefused, BusUnavailable, Conflict, reached
 from services.kit.follow import Follower
@@ -74,6 +75,8 @@ _TAIL_LINES: Final = 60
 _TAILS_MAX: Final = 256
 _KEY_SPARE_S: Final = 900
 """A script's key outlives its limit by this much: it is revoked at the script's end."""
+_FIRST_BEATS_S: Final = 7.0
+"""A runner is heard this long after a controller starts at the latest: it may wait for an answer of the one before."""
 _ACTOR: Final = "runner"
 T = TypeVar("T")
 
@@ -98,6 +101,8 @@ class Runs:
         self._access = access
         self._webhooks = Webhooks.from_environment()
         self._one = asyncio.Lock()
+        self._changing = asyncio.Lock()
+        self._beat = asyncio.Event()  # set and replaced at each beat of a runner
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
         self._follower: Follower | None = None
         self._tails: LruDict[str, str] = LruDict(_TAILS_MAX)
@@ -132,14 +137,14 @@ class Runs:
         """Submit the task and store its script; the task then, and whether it is new. Raises what ``TaskActions.submit`` raises, Invalid,
         QuotaReached."""
         by.require("task.submit", task.tenant)
-        if not self.book.takers(task.tenant, wanted, time.monotonic()):
+        reason = self._webhooks.refusal(webhook) if webhook else ""
+        if reason:
+            raise Invalid("webhook", reason)
+        if not await self._takers(task.tenant, wanted):
             who = f"no runner called {wanted} takes" if wanted else "no runner takes"
             raise Invalid("runner", f"{who} scripts of tenant {task.tenant} at present; an operator starts one with `wooly runner`")
         if self._access.on and task.tenant not in self._projection.fold(AccessView).tenants:
             raise Invalid("tenant", f"there is no tenant {task.tenant}; a script runs with a key of its tenant, so name one that exists")
-        reason = self._webhooks.refusal(webhook) if webhook else ""
-        if reason:
-            raise Invalid("webhook", reason)
         data = msgspec.msgpack.encode(script)
         digest, known = blake3.blake3(data).hexdigest(16), self.book.get(task.task)
         if known is not None:
@@ -171,6 +176,16 @@ class Runs:
         with contextlib.suppress(Conflict):  # the same request came twice
             await self._put(state, 0)
         return placed, new
+
+    async def _takers(self, tenant: str, wanted: str) -> list[str]:
+        """Runners that would take a script. A controller that has just started first waits for a runner to be heard that would."""
+        while True:
+            beat, now_s = self._beat, time.monotonic()
+            found, wait_s = self.book.takers(tenant, wanted, now_s), self.book.since_s + _FIRST_BEATS_S - now_s
+            if found or wait_s <= 0:
+                return found
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(beat.wait(), wait_s)
 
     async def _store(self, task: str, data: bytes) -> None:
         """Store a script before its task, so that a request that was cut off can be repeated. Raises TaskExists when the id is taken by
@@ -212,9 +227,10 @@ class Runs:
                 part = await self._part(task, after)
                 if part.text or over or time.monotonic() >= until_s:
                     return replace_ended(part, over)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(until_s - time.monotonic()):
-                        await woken.wait()
+                async with aside():
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(until_s - time.monotonic()):
+                            await woken.wait()
         finally:
             self._waiting[task].discard(woken)
             if not self._waiting[task]:
@@ -269,6 +285,8 @@ class Runs:
         sync = _decoded(data, RunnerSync)
         if sync is not None:
             self.book.heard(sync, time.monotonic())
+            self._beat.set()
+            self._beat = asyncio.Event()
 
     async def _synced(self, subject: str, data: bytes) -> bytes | None:
         """No answer while the log is not followed: the runner asks again."""
@@ -289,28 +307,27 @@ class Runs:
     async def _hand_over(self, sync: RunnerSync) -> RunOrder | None:
         again = self.book.handed_over(sync)
         if again is not None:
-            return await self._order(again, again)
+            return await self._order(again, sync)
         for state in self.book.to_take(self._projection.view, sync):
-            taken = replace(state, state=TAKEN, runner=sync.runner, instance=sync.instance, taken_ns=time.time_ns())
             try:
-                order = await self._order(state, taken)
+                order = await self._order(state, sync)
             except Conflict:
                 continue
             if order is not None:
                 return order
         return None
 
-    async def _order(self, known: RunState, taken: RunState) -> RunOrder | None:
-        """Take the run and make the order; None when its script is not stored any more. Raises Conflict when another controller was first,
-        BusUnavailable, BusRefused."""
+    async def _order(self, known: RunState, sync: RunnerSync) -> RunOrder | None:
+        """Take the run for the runner and make the order; None when its script is not stored any more. Raises Conflict when another
+        controller was first, BusUnavailable, BusRefused."""
         script = await self._script(known.task)
         if script is None:
             await self._over(known, "its script is not stored any more")
             return None
         text = make_key() if self._access.on else None
-        if text is not None:
-            taken = replace(taken, key=text.id)
-        await self._put(taken, self.book.states[known.task][0])
+        taken_ns = known.taken_ns or time.time_ns()
+        key = text.id if text is not None else ""
+        await self._change(known, state=TAKEN, runner=sync.runner, instance=sync.instance, taken_ns=taken_ns, key=key)
         if text is not None:
             phc = await self._access.checker.hasher.hash_secret(text.secret)
             expires_ns = time.time_ns() + (script.wall_s + _KEY_SPARE_S) * 10**9
@@ -355,8 +372,7 @@ class Runs:
         reason = report.reason or (task.reason if task is not None and task.state == CANCELLED else "")
         outcome = Outcome(report.exit_code or 0, "", report.signal)
         await self._change_task(report.task, lambda task: _end(task, *state_after(outcome, False, "")))
-        ended = replace(state, state=ENDED, ended_ns=time.time_ns(), exit_code=report.exit_code, signal=report.signal, reason=reason)
-        await self._finish(state, ended)
+        await self._finish(state, exit_code=report.exit_code, signal=report.signal, reason=reason)
 
     # -- work of the leader --------------------------------------------------------------------------------------------
 
@@ -365,16 +381,22 @@ class Runs:
         Raises BusUnavailable, BusRefused."""
         now_ns = time.time_ns()
         for state, reason in list(self.book.over(self._projection.view, time.monotonic(), now_ns)):
-            await self._over(state, reason)
+            with contextlib.suppress(Conflict):
+                await self._over(state, reason)
+        due = set[str]()
         for state in self.book.to_notify():
-            outcome = self._webhooks.step(state.task, state.webhook, partial(self._notice, state))
+            due.add(state.task)
+            outcome = self._webhooks.step(state.task, state.tenant, state.webhook, partial(self._notice, state))
             if outcome:
                 with contextlib.suppress(Conflict):
-                    await self._put(replace(state, notified=outcome), self.book.states[state.task][0])
+                    await self._change(state, notified=outcome)
         for state, position, crossed in self.book.to_warn(self._projection.fold(BudgetCrossings)):
-            if self._webhooks.step(f"{state.task} {position}", state.webhook, partial(self._budget_notice, state, crossed)):
+            name = f"{state.task} {position}"
+            due.add(name)
+            if self._webhooks.step(name, state.tenant, state.webhook, partial(self._budget_notice, state, crossed)):
                 with contextlib.suppress(Conflict):
-                    await self._put(replace(state, budget_position=position), self.book.states[state.task][0])
+                    await self._change(state, budget_position=position)
+        self._webhooks.forget_except(due)
         self.book.forget(now_ns)
 
     async def _over(self, state: RunState, reason: str) -> None:
@@ -382,7 +404,7 @@ class Runs:
             await self._change_task(state.task, lambda task: [(LOST, reason)] if task.state == STARTED else _end(task, FAILED, reason))
         else:
             await self._change_task(state.task, lambda task: _end(task, FAILED, reason))
-        await self._finish(state, replace(state, state=ENDED, ended_ns=time.time_ns(), reason=reason))
+        await self._finish(state, reason=reason)
 
     def _notice(self, state: RunState) -> dict[str, object]:
         """The body of the notification of its end."""
@@ -418,11 +440,20 @@ class Runs:
 
     # -- writing -----------------------------------------------------------------------------------------------------------------------
 
-    async def _finish(self, known: RunState, ended: RunState) -> None:
+    async def _finish(self, known: RunState, **outcome: object) -> None:
+        """End the run. Raises Conflict when it changed meanwhile: it may not have ended yet."""
         await self._revoke(known)
         await self._discard(known.task)
-        with contextlib.suppress(Conflict):  # another controller noted it
-            await self._put(ended, self.book.states[known.task][0])
+        await self._change(known, state=ENDED, ended_ns=time.time_ns(), **outcome)
+
+    async def _change(self, known: RunState, **changes: object) -> None:
+        """Append the last known state of a run with ``changes``. Raises Conflict when the run was taken, was handed over again or has ended
+        since it was ``known``, or when another controller appended a state that is not known here yet."""
+        async with self._changing:
+            position, last = self.book.states[known.task]
+            if (last.state, last.instance, last.key) != (known.state, known.instance, known.key):
+                raise Conflict(f"the run of task {known.task} has changed")
+            await self._put(replace(last, **changes), position)
 
     async def _put(self, state: RunState, after: int) -> None:
         """Append the state of a run if ``after`` is the position of its last one. Raises Conflict."""

@@ -18,6 +18,7 @@ from bus_schemas.events import (
     TaskPriorityChanged,
     TaskRefused,
     TaskStateChanged,
+    TaskStayed,
     TaskSubmitted,
     decode_events,
 )
@@ -168,8 +169,14 @@ def _moment(position: int, event: Event, name_of: Callable[[str], str]) -> Momen
             score = f"score {event.scores[0][2]:,} of {SCORE_MAX:,}" if event.scores else ""
             return Moment(at, "placed", f"Placed on {where}", score, position=position)
         case TaskDisplaced():
+            if event.gpus:
+                return Moment(
+                    at, "changed", f"Goes to {name_of(event.to)}", f"it runs on {name_of(event.node)} until then", position=position
+                )
             why = "the node is lost" if event.lost else "the task is moved"
             return Moment(at, "changed", f"Displaced from {name_of(event.node)}", why, position=position)
+        case TaskStayed():
+            return Moment(at, "changed", f"Stays on {name_of(event.node)}", event.reason, position=position)
         case TaskRefused():
             return Moment(at, "refused", "No device fits", "the reasons are below", position=position)
         case TaskStateChanged():

@@ -32,11 +32,12 @@ class Writer(FactWriter[LogProjection]):
         subject = event_subject(area, entity)
         return await self.write(subject, events, after=self._projection.subject_positions.get(subject, 0))
 
-    async def change(self, area: str, entity: str, decide: Callable[[], Sequence[Event]]) -> None:
-        """Append what ``decide`` makes of the view; on a conflict decide again. Nothing is written when it raises or returns nothing."""
+    async def change(self, area: str, entity: str, decide: Callable[[], Sequence[Event]], *, places: bool = False) -> None:
+        """Append what ``decide`` makes of the view; on a conflict decide again. Nothing is written when it raises or returns nothing.
+        ``places``: it places the task ``entity``."""
         while events := decide():
             try:
-                await self.append(area, entity, events)
+                await (self.append_placement(entity, events) if places else self.append(area, entity, events))
                 return
             except Conflict:
                 await self._projection.caught_up()
@@ -54,11 +55,11 @@ class Writer(FactWriter[LogProjection]):
             except Conflict:
                 await self._projection.caught_up()
 
-    async def append_placement(self, task: str, event: Event) -> int:
+    async def append_placement(self, task: str, events: Sequence[Event]) -> int:
         """Append a placement decided on the projection's view as it is at this call, if no other of any task came meanwhile: so no two
         promise the same memory, however many controllers there are (``Turns``)."""
         turns = self._projection.turns
-        return await self.write(turns.subject(task), [event], after=turns.last, among=turns.rivals())
+        return await self.write(turns.subject(task), events, after=turns.last, among=turns.rivals())
 
     async def append_access(self, entity: str, events: Sequence[Event], after: int) -> int:
         """Append facts about a tenant, user or key if ``after`` is the position of the last one about any of them: so what must be true of

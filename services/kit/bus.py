@@ -283,7 +283,7 @@ class Bus:
                     return own  # a server alone checks the condition before it recognises a repeat
                 raise Conflict(f"{subject}: {text}", code)
             if (ack.error.get("code") == 503 or code == _SAME_IN_PROCESS) and loop.time() < deadline:
-                await asyncio.sleep(0.05)  # JetStream is loading after a restart, or electing a leader
+                await asyncio.sleep(0.05)  # JetStream is loading after a restart, or electing a leader, or its disk is full
                 continue
             raise BusRefused(f"{subject}: {text}", code)
 

@@ -24,6 +24,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from services.kit.addresses import address_group
 from services.kit.errors import SettingError, StartError
 from services.kit.tls import CERT_VARIABLE, KEY_VARIABLE, plain_allowed, server_context
 from wooly.shared.files import more_files
@@ -241,7 +242,7 @@ _HANDSHAKE_S: Final = 10.0
 _FILES_MAX: Final = 1 << 16
 _CONNECTIONS_MAX: Final = 8192
 _OF_ONE_ADDRESS: Final = 4
-"""One address may have this part of all connections."""
+"""One address (IPv6: one /64) may have this part of all connections."""
 _PAUSE_S: Final = 0.05
 
 
@@ -284,7 +285,7 @@ class Listener:
             except OSError:  # no file is left, or the caller has disconnected
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            host = str(address[0])
+            host = address_group(str(address[0]))
             if self._open.total() >= self._max or self._open[host] >= self._max // _OF_ONE_ADDRESS:
                 connection.close()
                 continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -23,9 +24,15 @@ from services.kit.errors import StartError
 from services.kit.process import free_port, spawn, stop_process
 from services.kit.tls import plain_allowed
 
-__all__ = ["Member", "NatsCluster", "NatsServer", "nats_server_binary", "reachable"]
+__all__ = ["Member", "NatsCluster", "NatsServer", "has_room", "nats_server_binary", "reachable"]
 
 MAX_PAYLOAD_BYTES: Final = 16 << 20
+_NO_ROOM: Final = re.compile(
+    rb"^\[\d+\] \S+ \S+ \[ERR\] JetStream failed to store a msg on stream .*: no space left on device$", re.MULTILINE
+)
+"""From the start of the line: clients choose words of other lines."""
+_ROOM_BYTES: Final = 64 << 20
+_LOG_BYTES: Final = 1 << 20
 
 
 def nats_server_binary() -> str:
@@ -74,12 +81,24 @@ class NatsServer:
         self._host = host
         self._member = member
         self._issuer = ""
+        #: of its log, up to where it was read; and whether a line since the start says that the disk was full
+        self._read_bytes, self._disk_was_full = 0, False
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
     def outdated(self) -> bool:
-        """Whether the issuer of its callout was replaced since it started: it reads that only then."""
-        return self._issuer != self._configured_issuer()
+        """Whether it must be started again: the issuer of its callout was replaced, which it reads only then; or a write has failed for
+        lack of room, and there is room now. From 2.14 on it takes nothing more for the stream in question until then."""
+        return self._issuer != self._configured_issuer() or (self._ran_out_of_room() and has_room(self.folder))
+
+    def _ran_out_of_room(self) -> bool:
+        if not self._disk_was_full:
+            with contextlib.suppress(OSError), self.log_path.open("rb") as log:
+                log.seek(self._read_bytes)
+                new = log.read(_LOG_BYTES)
+                self._read_bytes += new.rfind(b"\n") + 1
+                self._disk_was_full = _NO_ROOM.search(new) is not None
+        return self._disk_was_full
 
     @property
     def url(self) -> str:
@@ -121,6 +140,7 @@ class NatsServer:
         config.write_text(self._config())
         self._issuer = self._configured_issuer()
         with self.log_path.open("ab") as log:
+            self._read_bytes, self._disk_was_full = log.tell(), False
             self.process = spawn([binary, "-c", str(config)], stdout=log, stderr=log)
         deadline = time.monotonic() + deadline_s
         while True:
@@ -246,6 +266,13 @@ def _pinned_port(folder: Path) -> int:
 def reachable(host: str) -> str:
     """An address at which this machine reaches what listens on ``host``."""
     return "127.0.0.1" if host in ("0.0.0.0", "::") else host
+
+
+def has_room(folder: Path) -> bool:
+    """Whether its disk has room for a service that ended for lack of it."""
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(folder).free >= _ROOM_BYTES
+    return False
 
 
 def _greets(host: str, port: int, greeting: bytes) -> bool:

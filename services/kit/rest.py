@@ -11,7 +11,7 @@ from litestar import Litestar, Request, Response
 from litestar.config.app import AppConfig
 from litestar.datastructures import State
 from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.plugins import JsonRenderPlugin, YamlRenderPlugin
+from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.params import Parameter
 
@@ -77,12 +77,12 @@ def check_revision(what: str, held: int, expected: int | None) -> None:
 
 
 def _description(title: str) -> OpenAPIConfig:
-    """Served at /schema/openapi.json and .yaml; the controller shows those of all services (services.controller.web.api). litestar's
-    viewers are left out: they load scripts from other hosts."""
+    """Served at /schema/openapi.json; the controller shows those of all services (services.controller.web.api). litestar's viewers are left
+    out, for they load scripts from other hosts, and the YAML form, which takes a second to write, each time, for callers without a key."""
     return OpenAPIConfig(
         title=title,
         version="1",
-        render_plugins=[JsonRenderPlugin(), YamlRenderPlugin()],
+        render_plugins=[JsonRenderPlugin()],
         use_handler_docstrings=True,
         components=Components(security_schemes={"key": _KEY}),
         security=[{"key": []}],

@@ -152,6 +152,8 @@ class Accounting:
         assert self.meter is not None
         self._report = done.index
         account = self.meter.accounts.get(done.session)
+        if account is not None and account.elsewhere and done.repeats:
+            account.replayed = max(account.replayed, done.seq)
         repeats = account is not None and done.seq <= account.replayed
         resumes = account is not None and not repeats and account.seq_done <= account.replayed  # the first batch with a launch that is new
         if account is not None:

@@ -41,6 +41,7 @@ def check_request(request: OpenSession) -> Fault | None:
         ("pace_percent", 0, 100, "percent of the device's core time, 0: no bound"),
         ("vram_wait_ms", 0, VRAM_WAIT_MS_MAX, "milliseconds, 0: fail at once"),
         ("repeats", 0, SEQ_MAX - 1, "the number of a batch"),
+        ("shared", 0, SEQ_MAX - 1, "the number of a batch"),
     ):
         value = getattr(request, field)
         if not low <= value <= high:
@@ -137,6 +138,33 @@ def quota_fault(refused: Asked) -> Fault:
     assert excess is not None, "it was refused"
     whose = f"{quota.scope.partition(',')[0]} {refused.who}"
     return Fault(faults.QUOTA_REACHED, excess.sentence(whose), fatal=not quota.regained, excess=excess)
+
+
+_ASKS_NS: Final = 5 * 10**9
+"""A domain that has asked for no session for so long does not wait for one. Clients ask more often, and a process starts sooner."""
+
+
+class DomainTurns:
+    """Queue of the trust domains that want a device which serves one at a time: the one that has waited longest is next. Else a
+    domain that asks without a pause would have the device whenever it is free, also without opening a session."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[int, int]] = {}
+        """By domain: when it asked first since its last turn, and last."""
+
+    def ask(self, domain: str, now_ns: int) -> None:
+        """A client of the domain wants a session."""
+        self._waiting = {name: asked for name, asked in self._waiting.items() if now_ns - asked[1] <= _ASKS_NS}
+        self._waiting[domain] = self._waiting.get(domain, (now_ns, 0))[0], now_ns
+
+    @property
+    def next(self) -> str:
+        """The first domain of the queue. At least one has asked."""
+        return min(self._waiting, key=lambda name: self._waiting[name][0])
+
+    def taken(self, domain: str) -> None:
+        """A session of the domain is opened."""
+        self._waiting.pop(domain, None)
 
 
 class OpenQuotas:

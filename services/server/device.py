@@ -12,7 +12,7 @@ import msgspec
 
 from bus_schemas.batch import Batch, Done, Fault, encode_done
 from bus_schemas.events import Outcome
-from bus_schemas.session import DeviceInfo, SessionClosed
+from bus_schemas.session import DeviceInfo, OpenSession, SessionClosed
 from bus_schemas.telemetry import QuotaUse
 from bus_schemas.terms import TaskTerms
 from scheduler import dispatch as core
@@ -21,7 +21,7 @@ from services.kit.errors import StartError
 from services.kit.log import get_logger
 from services.kit.trace import Tracing
 from services.server.accounting import Accounting, Counters, Spent, recoverable_ns
-from services.server.admission import EXECUTOR_LOST, EXECUTOR_OUT_OF_MEMORY, REFUSALS, OpenRefused, not_taken, refusal
+from services.server.admission import EXECUTOR_LOST, EXECUTOR_OUT_OF_MEMORY, REFUSALS, DomainTurns, OpenRefused, not_taken, refusal
 from services.server.allowance import Gate
 from services.server.dispatch_log import Alarm, DispatchLog
 from services.server.executor_process import ExecutorProcess
@@ -58,12 +58,12 @@ from services.server.protocol import (
     SpaceOpened,
 )
 from services.server.sessions import (
-    DISPLACED,
     Pending,
     Session,
     SessionRecord,
     decode_record,
     encode_record,
+    gives_way,
     open_space,
     opened_stimulus,
     record_spans,
@@ -126,6 +126,7 @@ class Device:
         self._executor = ExecutorProcess(settings(""), self._on_report, self._on_lost)
         self.domain = ""
         """The trust domain that the executor is for; empty: any."""
+        self.turns = DomainTurns()
         self._warm: LruDict[tuple[str, bytes, bytes], None] = LruDict(_WARM_MAX)
         """(code domain, program, dims) that the executor has ready: their batches need not be prepared first."""
         self._page: StopPage | None = None
@@ -258,14 +259,11 @@ class Device:
         session.silent_ns, session.recover_ns, session.begun_ns = 0, recoverable_ns(account), account.begun_ns
         self.put_back(session)
 
-    def claim_lost(self, name: str, terms: TaskTerms, principal: str) -> Session | None:
-        """The lost session that one of this task and client takes the place of: to be ended, or put back if that cannot be opened. Nothing
-        else takes its place meanwhile."""
-        found = self.lost.get(name)
-        if found is None or found.record.principal != principal:
-            return None
-        same = (found.record.terms.tenant, found.record.terms.task) == (terms.tenant, terms.task)
-        return self.lost.pop(name) if same else None
+    def claim_lost(self, request: OpenSession, principal: str) -> Session | None:
+        """The lost session that the requested one takes the place of: to be ended, or put back if that cannot be opened. Nothing else takes
+        its place meanwhile."""
+        found = self.lost.get(request.replaces)
+        return self.lost.pop(request.replaces) if found is not None and gives_way(found.record, request, principal) else None
 
     def put_back(self, session: Session) -> None:
         self.lost[session.record.session] = session
@@ -299,15 +297,10 @@ class Device:
         if not released:
             self.close(session, -1, reason, stop=True)
 
-    def displace(self, session: Session, fault: Fault, grace_ms: int) -> None:
-        """Ask the client to leave, which continues on another node; end the session when it had ``grace_ms`` for that."""
-        now_ns = time.monotonic_ns()
-        if not session.leaving_ns and grace_ms:
-            session.leaving_ns = now_ns
-            name = session.record.session
-            self._send_done(name, encode_done(Done(name, 0, fault=msgspec.structs.replace(fault, fatal=False))))
-        elif now_ns - session.leaving_ns >= grace_ms * 10**6:
-            self.cancel(session, fault, DISPLACED)
+    def ask_to_leave(self, session: Session, fault: Fault) -> None:
+        """Ask the client to continue on another node. It ends the session when it has left."""
+        name = session.record.session
+        self._send_done(name, encode_done(Done(name, 0, fault=msgspec.structs.replace(fault, fatal=False))))
 
     def prioritise(self, session: Session, priority: int) -> None:
         """Give a session another priority: from now on for its launches, its memory, its bill; in the log."""
@@ -426,6 +419,7 @@ class Device:
                 priority=pending.priority,
                 limit_ns=launch.limit_ns,
                 refused=pending.refused,
+                repeats=pending.batch.repeats,
             )
         )
 

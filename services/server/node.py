@@ -51,7 +51,7 @@ from services.server.metrics import Standing
 from services.server.model_cache_door import answer_open
 from services.server.orders import Orders, Overcommit
 from services.server.principals import Principals
-from services.server.sessions import DISPLACED, Session, SessionRecord, is_unanswered, repeats_again, repeats_of
+from services.server.sessions import DISPLACED, Session, SessionRecord, gives_way, is_unanswered, repeats_again, repeats_of
 from services.server.settings import Settings
 from wooly.shared.trace import parse_traceparent
 
@@ -157,7 +157,7 @@ class Node:
         await self._principals.stop()
         await self._money.stop()
         kept = sum(len(device.sessions) + len(device.lost) for device in self._devices) if self._settings.keep_sessions else 0
-        if kept:
+        if kept or self._facts.failed.is_set():  # what the journal lacks is known to the executors only
             self._log.info("sessions are left to the next server", sessions=kept, within_s=self._settings.orphan_s)
             for device in self._devices:
                 device.leave()
@@ -290,7 +290,7 @@ class Node:
             return await self._answer_open(known[1].record)
         gpu = request.gpus[0] if request.gpus else 0
         device = self._devices[gpu]
-        replaced = device.claim_lost(request.replaces, request.terms, principal)
+        replaced = device.claim_lost(request, principal)
         unanswered = device.lost.pop(request.session, None)  # the session continues under the same name, in log and books
         record = SessionRecord(
             session=request.session,
@@ -410,21 +410,22 @@ class Node:
         fault = self._allowances.ceiling_fault(request.tenant, request.priority) or self._quota_fault(request.tenant, principal)
         if fault is not None:
             return fault
-        device = self._devices[gpu]
+        device, domain = self._devices[gpu], self._domain(request.tenant)
+        device.turns.ask(domain, time.monotonic_ns())
         if device.attached is None:
             return Fault(faults.NODE_FAULT, f"device {gpu} is being restarted; try again", fatal=False)
         fault = check_quota(request, gpu, device.attached.vram_bytes, self._overcommit.percent)
         if fault is not None:
             return fault
         held = [*device.records, *(lost.record for lost in device.lost.values())]  # a lost one is about to be opened again
-        others = [record for record in held if record.session not in (request.session, request.replaces)]
-        domain = self._domain(request.tenant)
-        if any(self._domain(other.terms.tenant) != domain for other in others):
+        others = [record for record in held if record.session != request.session and not gives_way(record, request, principal)]
+        if any(self._domain(other.terms.tenant) != domain for other in others) or (not others and device.turns.next != domain):
             text = f"device {gpu} serves another trust domain until its sessions are over; wait, or use another device"
             return Fault(faults.DEVICE_TAKEN, text, fatal=False)
         if device.domain != domain:
             device.change_domain(domain)
             return Fault(faults.NODE_FAULT, f"device {gpu} starts a process for this trust domain; try again", fatal=False)
+        device.turns.taken(domain)
         if any(other.terms.exclusive for other in others) or (request.exclusive and others):
             return Fault(faults.DEVICE_TAKEN, f"device {gpu} is held by another task, and one of the two wants it exclusively")
         return None

@@ -21,7 +21,7 @@ from services.kit.bus import Bus
 from services.kit.follow import Follower
 from services.kit.log import get_logger
 from services.server.device import Device
-from services.server.sessions import CANCELLED, Session
+from services.server.sessions import CANCELLED, DISPLACED, Session
 
 _BY_CHARS_MAX = 100
 """A name goes into errors that people read."""
@@ -57,13 +57,15 @@ class Orders:
         ended = []
         for device, session in self._of(order.task):
             if not order.sessions or session.record.session in order.sessions:
-                if order.displaced:
-                    device.displace(session, displaced(order.task), order.grace_ms)
+                if order.displaced and order.asks:
+                    device.ask_to_leave(session, displaced(order.task))
+                elif order.displaced:
+                    device.cancel(session, displaced(order.task), DISPLACED)
                 else:
                     device.cancel(session, cancelled(order.task, order.by), CANCELLED)
                 ended.append(session.record.session)
         if ended:
-            self._log.info("task ended", task=order.task, by=order.by, displaced=order.displaced, sessions=ended)
+            self._log.info("task ended", task=order.task, by=order.by, displaced=order.displaced, asked=order.asks, sessions=ended)
         return msgspec.msgpack.encode(TaskEnded(self._node, self._epoch, order.task, tuple(ended)))
 
     async def set_priority(self, subject: str, data: bytes) -> bytes:

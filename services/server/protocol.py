@@ -100,6 +100,8 @@ class Execute(msgspec.Struct, array_like=True, frozen=True, tag="execute"):
     limit_ns: int = 0
     #: Why the batch is refused; its content only says which buffers are lost with it.
     refused: Fault | None = None
+    #: Of the batch.
+    repeats: bool = False
 
 
 class Expect(msgspec.Struct, array_like=True, frozen=True, tag="expect"):
@@ -180,6 +182,8 @@ class Executed(msgspec.Struct, array_like=True, frozen=True, tag="executed"):
     memory: tuple[int, int, int] = (0, 0, 0)
     #: The same of ``others``.
     others_memory: tuple[tuple[int, int, int], ...] = ()
+    #: Of the Execute.
+    repeats: bool = False
 
 
 class MemoryFreed(msgspec.Struct, array_like=True, frozen=True, tag="memory_freed"):

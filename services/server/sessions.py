@@ -146,8 +146,6 @@ class Session:
     expected: bool = False
     #: The executor was asked for answers that were lost on their way.
     recalling: bool = False
-    #: When its client was asked to leave, monotonic; 0: it was not.
-    leaving_ns: int = 0
     #: How its script ended, once that is known.
     outcome: Outcome | None = None
     #: Core time that is not charged to the session that takes its place.
@@ -218,6 +216,13 @@ def record_spans(tracing: Tracing, pending: Pending, done: Executed, gpu: int) -
         tracing.record(pending.batch.trace, name, start_ns + offset_ns, max(start_ns, end_ns) + offset_ns, attributes)
 
 
+def gives_way(record: SessionRecord, request: OpenSession, principal: str) -> bool:
+    """Whether the requested session may take the place of this one: it names it, and both are of one client, tenant and task. The name
+    alone proves nothing: a client may name another's session."""
+    own = record.principal, record.terms.tenant, record.terms.task
+    return record.session == request.replaces and own == (principal, request.tenant, request.task)
+
+
 def is_unanswered(lost: Session, request: OpenSession, principal: str) -> bool:
     """Whether a lost session has the name of this request because its client repeats the request, having had no answer: it ran no batch."""
     return (lost.record.principal, lost.record.terms.tenant, lost.seq_done) == (principal, request.tenant, 0)
@@ -229,7 +234,7 @@ def repeats_of(lost: Session | None, request: OpenSession) -> dict[str, Any]:
         "replayed": _replayed(lost, request),
         "recover_ns": lost.recover_ns if lost is not None else 0,
         "elsewhere": _elsewhere(lost, request),
-        "begun_ns": _begun_ns(lost),
+        "begun_ns": _begun_ns(lost, request),
     }
 
 
@@ -242,14 +247,20 @@ def repeats_again(unanswered: Session) -> dict[str, Any]:
 def _replayed(lost: Session | None, request: OpenSession) -> int:
     """The last batch of the new session that repeats one of the lost one."""
     if lost is not None:
-        return max(lost.seq_done, lost.record.replayed) - max(0, request.skips)
+        return max(max(lost.seq_done, lost.record.replayed) - max(0, request.skips), _shared(lost, request))
     return request.repeats if _elsewhere(lost, request) else 0
 
 
-def _begun_ns(lost: Session | None) -> int:
+def _shared(lost: Session, request: OpenSession) -> int:
+    """The last batch of the new session that the lost one ran beside another node's, or was to run."""
+    return request.shared if lost.record.elsewhere else 0
+
+
+def _begun_ns(lost: Session | None, request: OpenSession) -> int:
     """Core time that was charged for slices of the first batch that does not repeat one of the lost session: of that one's own, and of the
-    session's whose place that one took, if it was not beyond it."""
-    if lost is None:
+    session's whose place that one took, if it was not beyond it. None, if the client has an image with what that batch did: the node knows
+    of less than it ran."""
+    if lost is None or request.skips > max(lost.seq_done, lost.record.replayed):
         return 0
     return max(lost.begun_ns, lost.record.begun_ns if lost.seq_done <= lost.record.replayed else 0)
 
@@ -257,5 +268,6 @@ def _begun_ns(lost: Session | None) -> int:
 def _elsewhere(lost: Session | None, request: OpenSession) -> bool:
     """Whether the new session repeats work of another node: this one does not know the lost one, or that was not yet through with such."""
     if lost is not None:
-        return lost.record.elsewhere and lost.seq_done < lost.record.replayed
+        known = max(lost.record.replayed, _shared(lost, request) + max(0, request.skips))
+        return lost.record.elsewhere and lost.seq_done < known
     return bool(request.replaces and request.terms.task)

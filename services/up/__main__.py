@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from typing import Any, Final
 
 from services.kit.errors import KitError, StartError
 from services.kit.log import get_logger, setup_logging
-from services.kit.nats_server import NatsCluster, NatsServer, reachable
+from services.kit.nats_server import NatsCluster, NatsServer, has_room, reachable
 from services.kit.process import DIE_WITH_PARENT, PRIVATE_UMASK, child_environment, exited, free_port, ready, run, spawn, stop_process
 from services.kit.streams import REPLICAS_VARIABLE
 from services.up.secure import Secure
@@ -80,6 +81,7 @@ class Child:
                     f"{self.name} ended {_RESTARTS_MAX} times within {_RESTARTS_WITHIN_S:g} s; the end of its log:\n{self.tail()}"
                 )
             await asyncio.sleep(_PAUSE_S)
+            await _room(self._log_path)
             await self.start()
 
     def stop(self) -> None:
@@ -103,6 +105,7 @@ class Child:
 _NODE_SEEN_S: Final = 10.0
 _POLL_S: Final = 0.02
 _RENEW_S: Final = 2.0
+_ROOM_S: Final = 1.0
 _SETTLE_S: Final = 15.0
 """In which a server of a cluster that was started again takes its streams back."""
 _HTTP: Final = ("controller", "billing")
@@ -122,7 +125,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.umask(PRIVATE_UMASK)
     folder = Path(tempfile.mkdtemp(prefix="wooly-up-")) if options.dir is None else options.dir.expanduser().resolve()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_own(folder)
         with _locked(folder):
             secure = _secure(folder, listen) if options.secure or options.listen is not None else None
             return run(lambda stop: serve(stop, folder, options.backend, secure, runner=options.runner, size=options.cluster))
@@ -132,6 +136,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         if options.dir is None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _check_own(folder: Path) -> None:
+    """Another user who may write in ``folder``, or owns part of it, could give this stack keys, programs and a configuration. Raises
+    StartError."""
+    for path in (folder, *sorted(folder.iterdir())):
+        about = path.lstat()
+        if about.st_uid != os.getuid():
+            raise StartError(f"{path} belongs to another user: choose another --dir, or change its owner")
+        if about.st_mode & 0o002 and not stat.S_ISLNK(about.st_mode):
+            raise StartError(f"{path} can be written by other users: choose another --dir, or run: chmod o-w {path}")
 
 
 @contextlib.contextmanager
@@ -261,16 +276,30 @@ async def _or_stop(work: Any, stopping: asyncio.Task[bool]) -> Any:
     return None
 
 
+async def _room(log_path: Path) -> None:
+    """Wait until the disk of this log has room: what is started before would end again."""
+    said = False
+    while True:
+        if has_room(log_path.parent):
+            return
+        if not said:
+            get_logger().error("the disk is full: services wait until there is room", folder=str(log_path.parent))
+        said = True
+        await asyncio.sleep(_ROOM_S)
+
+
 async def _keep_nats(nats: NatsServer) -> None:
     """Start a server of the bus again, on its port, whenever it ends."""
     while True:
         assert nats.process is not None
         await exited(nats.process)
+        await _room(nats.log_path)
         nats.start()
 
 
 async def _renew_nats(nats: NatsCluster) -> None:
-    """Stop, one after another, the servers whose issuer was replaced (``services.kit.rotation``); ``_keep_nats`` starts them again."""
+    """Stop, one after another, the servers that must be started again: their issuer was replaced (``services.kit.rotation``), or their
+    disk was full. ``_keep_nats`` does that."""
     while True:
         await asyncio.sleep(_RENEW_S)
         server = next((server for server in nats.servers if server.outdated), None)

@@ -103,6 +103,7 @@ def use(client: Client) -> None:
     assert client.tasks(priority=0, node="node-a", group="team", sort="id", limit=5, offset=0).items == []
     assert client.set_priority("alone", 3, revision=client.task("alone").revision).priority == 3
     assert client.cancel("alone").state == "cancelled"
+    assert client.stay("alone", "it is not being moved").move is None
     held = client.submit(
         100, id="held", tenant=HOME, gpu_mode="Exclusive", queue=True, reservation=True, start_lease_ms=10**6, gang="pair", gang_size=2
     )
@@ -133,6 +134,8 @@ def use(client: Client) -> None:
     seen = client.telemetry().items[0]
     assert (seen.node, seen.running[0].task, seen.running[0].core_ns) == ("node-a", f"{HOME}-task", 7) and seen.at.tzinfo is not None
     config = client.configure(20, queue_age_ms=1000, queue_protect_ms=2000, queue_reservations_max=3, default_vram_mb=64, pack=1)
+    assert client.configure(20, defragment_after_ms=60_000).defragment_after_ms == 60_000
+    config = client.configure(20, defragment_after_ms=None)
     assert (config.default_vram_overcommit_percent, config.source, config.default_vram_mb, config.pack) == (20, "stored", 64, 1)
     kept = client.configure(None, queue_age_ms=None, queue_protect_ms=None, default_vram_mb=None, revision=config.revision)
     assert client.config() == kept and (kept.queue_age_ms, kept.queue_reservations_max, kept.default_vram_mb) == (600_000, 3, 4096)

@@ -284,7 +284,7 @@ def test_everything_that_is_mentioned_is_made(values: str) -> None:
             ports = {port["name"] for port in container.get("ports", [])}
             for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
                 how = container.get(probe, {})
-                assert not how or how.get("httpGet", how.get("tcpSocket"))["port"] in ports, name
+                assert not how or "exec" in how or how.get("httpGet", how.get("tcpSocket"))["port"] in ports, name
     for one in found:
         if one["kind"] == "Service":
             targets = [spec for spec in found if one["spec"]["selector"].items() <= _labels(spec).items()]

@@ -49,6 +49,20 @@ later = rows + 1
 print(later.sum().item())
 """
 
+MADE_NAN = """
+import torch
+bias = torch.zeros(4, device="cuda").masked_fill(torch.arange(4, device="cuda") > 1, float("-inf"))
+x = torch.tensor([0.0, 1.0, 2.0, 3.0], device="cuda", requires_grad=True)
+weights = torch.softmax(x.detach() + bias, 0)
+scaled = torch.polar(x.detach(), x.detach()) * weights
+y = x.sqrt() * weights
+print(y.sum().item(), scaled.abs().sum().item())
+y.sum().backward()
+later = MADE
+print(x.grad.sum().item())
+print(later.sum().item())
+"""
+
 
 @pytest.fixture(scope="module")
 def stack() -> Iterator[EmbeddedStack]:
@@ -96,3 +110,27 @@ def test_what_the_device_refuses_is_raised_at_its_line(stack: EmbeddedStack, tmp
     assert done.returncode == 1 and "DeviceAssertError" in done.stderr, done.stderr
     assert "line 3, in <module>\n    rows = torch.nn.functional.embedding(index, table)" in done.stderr
     assert "later" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("made", "line", "operation"),
+    [
+        ("x + 1", 9, ""),  # infinities, masks of them and what softmax makes of those are no NaN
+        ("(x - 1).log()", 9, "aten::log"),
+        ("torch.complex(x, x).mul(float('inf')).detach()", 9, "aten::mul"),
+        ("x.detach().clone().sub_(1).sqrt_()", 9, "aten::sqrt"),
+        ("torch.stack(torch.aminmax(x.detach() / 0))", 9, "aten::div"),
+    ],
+)
+def test_the_first_operation_that_gives_nan_is_named(stack: EmbeddedStack, tmp_path: Path, made: str, line: int, operation: str) -> None:
+    (tmp_path / "script.py").write_text(MADE_NAN.replace("MADE", made).lstrip())
+    command = [sys.executable, "-P", "-m", "wooly.cli", "run", "--check", "nan", "script.py"]
+    environment = stack.client_environment(CUDA_LAUNCH_BLOCKING="1")
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    if not operation:
+        assert (done.returncode, len(done.stdout.splitlines())) == (0, 3), done.stderr
+        return
+    assert done.returncode == 1 and f"a result is NaN, and WOOLY_CHECK=nan is set ({operation}" in done.stderr, done.stderr
+    assert re.search(rf"recorded at \S*script.py:{line} \({operation}", done.stderr), done.stderr
+    assert len(done.stdout.splitlines()) == 1, "what came before had none"

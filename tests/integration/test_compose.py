@@ -52,7 +52,7 @@ def start_nats(service: str, folder: Path, port: int, monitor: int, **environmen
 def wait_for_nats(monitor: int) -> None:
     def up() -> bool:
         try:
-            path = SERVICES["nats"]["healthcheck"]["test"][-1].replace(":8222", f":{monitor}")
+            path = SERVICES["nats"]["healthcheck"]["test"][-1].split()[-1].replace(":8222", f":{monitor}")
             with urllib.request.urlopen(path, timeout=1) as answer:
                 return bool(answer.status == 200)
         except OSError:

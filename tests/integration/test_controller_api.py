@@ -118,6 +118,7 @@ def test_overcommit_precedence_is_node_then_stored_then_environment(plane: Plane
         "queue_reservations_max": 32,
         "default_vram_mb": 4096,
         "pack": 0,
+        "defragment_after_ms": 0,
         "revision": 0,
     }
     assert schedulable() == 10 * 1024

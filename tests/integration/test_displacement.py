@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
 from billing.projection import BillingView
-from bus_schemas.events import SessionClosedFact, TaskDisplaced, TaskPlaced, UsageRecorded
-from bus_schemas.session import EndTask, TaskEnded
-from bus_schemas.subjects import node_request
+from bus_schemas.events import ActionTaken, SessionClosedFact, TaskDisplaced, TaskPlaced, UsageRecorded
 from tests.support.command import command_in
 from tests.support.fork_server import start_service
-from tests.support.node import Node, asked, executor_pids, floats, increment, until
+from tests.support.node import Node, executor_pids, floats, increment, until
 from tests.support.plane import Controller
 from tests.support.secure import SecureStack
 from tests.support.stack import ROOT, plain_environment
@@ -30,6 +27,9 @@ from wooly.config import Config
 from wooly.errors import NodeLostError, PlacementError
 from wooly.link import Flush
 from wooly.session import Session, open_session
+from wooly.transport.moving import Move
+from wooly.transport.opening import Opening
+from wooly.transport.session_state import RemoteSession
 
 N = 16
 
@@ -55,14 +55,11 @@ class Cluster:
             if node is not self.of(session):
                 assert self.controller.ask("POST", f"/api/v1/nodes/{name}/drain").status == 200
 
-    def order(self, session: Session, grace_ms: int = 0) -> None:
-        """Move the session's task, and order its node to end the session without the time that the controller leaves it."""
-        until(lambda: self.task(session)["state"] == "started", "the session is in the log")
-        assert self.controller.ask("POST", f"/api/v1/tasks/{session.info.task}/move", {}).status == 200
-        assert session.info.node is not None
-        subject, order = node_request(session.info.node.node, "end_task"), EndTask(session.info.task, displaced=True, grace_ms=grace_ms)
-        ended = self.of(session).run(lambda bus: asked(bus, subject, msgspec.msgpack.encode(order), TaskEnded))
-        assert ended.sessions == (session.info.session,)
+    def move(self, session: Session, **body: str) -> None:
+        """Order that the session's task be moved."""
+        until(lambda: (self.task(session)["state"], self.task(session)["move"]) == ("started", None), "it runs, and no other move is on")
+        answer = self.controller.ask("POST", f"/api/v1/tasks/{session.info.task}/move", body)
+        assert answer.status == 200, answer.body
 
     def task(self, session: Session) -> Any:
         return self.controller.get(f"/api/v1/tasks/{session.info.task}")
@@ -71,18 +68,31 @@ class Cluster:
         return next(iter(self.nodes.values())).events()
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+@contextlib.contextmanager
+def two_nodes(folder: Path, node_lease_ms: int) -> Iterator[Cluster]:
     for name in ("a", "b", "controller"):
-        (tmp_path / name).mkdir()
-    with Node(tmp_path / "a", NODE_NAME="a") as a, Node(tmp_path / "b", beside=a, NODE_NAME="b") as b:
-        controller = Controller(a.nats.url, tmp_path / "controller", CONTROLLER_NODE_LEASE_MS="2000")
+        (folder / name).mkdir()
+    with Node(folder / "a", NODE_NAME="a") as a, Node(folder / "b", beside=a, NODE_NAME="b") as b:
+        controller = Controller(a.nats.url, folder / "controller", CONTROLLER_NODE_LEASE_MS=str(node_lease_ms))
         controller.start()
         until(lambda: len(controller.get("/api/v1/nodes")["items"]) == 2, "two nodes")
         try:
             yield Cluster({"a": a, "b": b}, controller)
         finally:
             controller.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with two_nodes(tmp_path, 2_000) as found:
+        yield found
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Cluster]:
+    """No node is lost while its executor is started again."""
+    with two_nodes(tmp_path, 600_000) as found:
+        yield found
 
 
 @pytest.fixture
@@ -185,35 +195,151 @@ def test_a_node_that_comes_back_ends_what_it_had_and_charges_nothing_for_it(clus
     assert sum(row.core_ns for row in rows) == used and sum(row.byte_ms for row in rows) == sum(event.byte_ms for event in early)
 
 
-def test_an_operator_moves_a_running_task(cluster: Cluster, said: list[str]) -> None:
-    """With its memory, while it sends batches; what it has not fetched is repeated when it was silent for too long."""
-    session = cluster.open()
-    begin(session)
-    before, path = cluster.of(session), f"/api/v1/tasks/{session.info.task}/move"
-    other = next(name for name, node in cluster.nodes.items() if node is not before)
-    assert cluster.controller.ask("POST", path, {"to": other}).status == 200
-    done = 20
+def moved_away(cluster: Cluster, session: Session, before: Node, done: int) -> int:
+    """Add one until the session has left this node; how many were added by then, ``done`` before."""
     while cluster.of(session) is before:
         add_one(session, 1)
         done += 1
+    return done
+
+
+def test_an_operator_moves_a_running_task(cluster: Cluster, said: list[str]) -> None:
+    """While it sends batches, and while it does not; it is shown where it runs until it has moved."""
+    session = cluster.open()
+    begin(session)
+    before = cluster.of(session)
+    other = next(name for name, node in cluster.nodes.items() if node is not before)
+    with cluster.nodes[other].executor_held():
+        cluster.move(session, to=other)
+        seen = cluster.task(session)
+        assert (seen["node_name"], seen["move"]["node_name"], seen["state"]) == (session.info.node.name, other, "started")
+        assert "being moved" in cluster.controller.ask("POST", f"/api/v1/tasks/{session.info.task}/move", {}).body.decode()
+        add_one(session, 5)
+    done = moved_away(cluster, session, before, 25)
     assert cluster.of(session) is cluster.nodes[other]
-    assert any("leaves node" in line and "repeating 0 batches" in line for line in said)
+    assert any("moves to node" in line for line in said)
+    until(lambda: any("moved from node" in line for line in said), "the line that says so")
     add_one(session, 5)
     assert value(session) == done + 5
+    until(lambda: (cluster.task(session)["node_name"], cluster.task(session)["move"]) == (other, None), "it is shown there")
     moved = session.info.session
-    assert cluster.controller.ask("POST", path, {}).status == 200
-    until(closed(cluster, moved), "the node ends it")
+    cluster.move(session)
+    until(closed(cluster, moved), "it has left")
+    assert cluster.of(session) is before
     add_one(session, 1)
-    assert value(session) == done + 6 and cluster.of(session) is before
+    assert value(session) == done + 6
     session.close()
     assert session.totals is not None and session.totals.launches == done + 6, "the totals are those of the script"
     until(closed(cluster, session.info.session), "the end")
-    assert cluster.task(session)["state"] == "completed"
+    until(lambda: cluster.task(session)["state"] == "completed", "the end of the task")
     events = cluster.events()
-    assert len([event for event in events if isinstance(event, TaskPlaced)]) == 3
+    assert len([event for event in events if isinstance(event, TaskPlaced)]) == 1
     view = billed(events)
     assert not view.findings
     assert sum(row.launches for row in view.rows.values()) == done + 6
+
+
+def test_a_running_task_makes_room_for_one_that_waits(cluster: Cluster) -> None:
+    """Two tasks spread over two devices; one that wants a whole device waits until one of them has moved beside the other."""
+    here, there = cluster.open(), cluster.open()
+    for session in (here, there):
+        begin(session)
+    until(lambda: cluster.task(here)["node"] != cluster.task(there)["node"], "one on each node")
+    whole_mb = cluster.controller.get("/api/v1/nodes")["items"][0]["devices"][0]["vram_bytes"] >> 20
+    asked = {"required_vram_mb": whole_mb, "queue": True, "title": "whole device"}
+    answer = cluster.controller.ask("POST", "/api/v1/tasks", asked)
+    assert (answer.status, answer.json["state"]) == (202, "queued")
+    config = {"default_vram_overcommit_percent": None, "defragment_after_ms": 1}
+    assert cluster.controller.ask("PUT", "/api/v1/config", config).status == 200
+    done = 20
+    while cluster.task(here)["node"] != cluster.task(there)["node"]:
+        add_one(here, 1)
+        add_one(there, 1)
+        done += 1
+    until(lambda: cluster.controller.get(f"/api/v1/tasks/{answer.json['id']}")["node"], "the waiting task has its place")
+    add_one(here, 1)
+    add_one(there, 1)
+    assert value(here) == value(there) == done + 1
+    (took,) = [event for event in cluster.events() if isinstance(event, ActionTaken) and event.action == "task.move"]
+    assert took.target in (here.info.task, there.info.task) and f"to make room for task {answer.json['id']}" in took.detail
+    here.close()
+    there.close()
+
+
+STAGES = {"open": (Opening, "open_ahead"), "copy": (RemoteSession, "upload"), "replay": (Move, "_follow"), "switch": (Move, "_switch")}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_target_that_dies_leaves_the_script_where_it_is(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, said: list[str], stage: str
+) -> None:
+    """Server and executor of the target are killed at a stage of the move. The script continues, is charged once, and moves later."""
+    session = cluster.open()
+    begin(session)
+    before, home = cluster.of(session), session.info.session
+    ((other, target),) = ((name, node) for name, node in cluster.nodes.items() if node is not before)
+    owner, name = STAGES[stage]
+    reached = getattr(owner, name)
+    killed = threading.Event()
+
+    def dies(self: Any, *arguments: Any, **keys: Any) -> Any:
+        if threading.current_thread().name == "wooly move" and not killed.is_set():
+            target.kill_server()
+            target.kill_executor()
+            killed.set()
+        return reached(self, *arguments, **keys)
+
+    monkeypatch.setattr(owner, name, dies)
+    cluster.move(session, to=other)
+    done = 20
+    while not (killed.is_set() and session._move is not None and session._move.over):
+        add_one(session, 1)
+        done += 1
+    add_one(session, 5)
+    done += 5
+    assert value(session) == done and session.info.session == home, "it is undisturbed"
+    until(lambda: cluster.task(session)["move"] is None, "the move is over")
+    seen = cluster.task(session)
+    assert (seen["state"], seen["node_name"]) == ("started", session.info.node.name) and seen["stayed"]
+    assert any("stays on node" in line for line in said)
+    target.start_server()
+    until(lambda: all(node["state"] == "ready" for node in cluster.controller.get("/api/v1/nodes")["items"]), "two nodes")
+    cluster.move(session, to=other)
+    done = moved_away(cluster, session, before, done)
+    assert cluster.of(session) is target and value(session) == done
+    session.close()
+    until(lambda: cluster.task(session)["state"] == "completed", "the end")
+    until(closed(cluster, session.info.session), "the end")
+    view = billed(cluster.events())
+    assert not view.findings
+    assert sum(row.launches for row in view.rows.values()) == done
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_home_that_dies_while_the_session_moves_costs_no_batch(patient: Cluster, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    """Its executor is killed: the session is built again, and is asked to move again."""
+    cluster, session = patient, patient.open()
+    begin(session)
+    before = cluster.of(session)
+    owner, name = STAGES[stage]
+    reached = getattr(owner, name)
+    killed = threading.Event()
+
+    def dies(self: Any, *arguments: Any, **keys: Any) -> Any:
+        if threading.current_thread().name == "wooly move" and not killed.is_set():
+            before.kill_executor()
+            killed.set()
+        return reached(self, *arguments, **keys)
+
+    monkeypatch.setattr(owner, name, dies)
+    cluster.move(session)
+    done = moved_away(cluster, session, before, 20)
+    assert value(session) == done
+    session.close()
+    until(closed(cluster, session.info.session), "the end")
+    view = billed(cluster.events())
+    assert not view.findings
+    assert sum(row.launches for row in view.rows.values()) == done
 
 
 def test_a_drained_node_gives_its_tasks_away(cluster: Cluster, tmp_path: Path) -> None:
@@ -223,10 +349,10 @@ def test_a_drained_node_gives_its_tasks_away(cluster: Cluster, tmp_path: Path) -
     home, away = sorted(cluster.nodes, key=lambda name: cluster.nodes[name] is not before)
     done = wooly("nodes", "drain", home, "--move", CONTROLLER_URL=cluster.controller.url)
     assert (done.returncode, done.stderr) == (0, ""), done
-    assert f"{session.info.task} is moved" in done.stdout and "nothing is on it" in done.stdout
-    while cluster.of(session) is before:
-        add_one(session, 1)
+    assert f"{session.info.task} goes to {away}" in done.stdout and "nothing stays on it" in done.stdout
+    moved_away(cluster, session, before, 20)
     assert cluster.of(session) is cluster.nodes[away]
+    until(lambda: cluster.task(session)["move"] is None, "it has left")
     done = wooly("nodes", "drain", away, "--move", CONTROLLER_URL=cluster.controller.url)
     assert f"{session.info.task} stays: " in done.stderr and "fits on no other node now" in done.stderr
     assert "1 still on it" in done.stdout
@@ -244,12 +370,10 @@ def test_a_node_that_is_stopped_gives_its_tasks_away_first(cluster: Cluster, sai
     before = cluster.of(session)
     stopping = threading.Thread(target=before.stop_server)
     stopping.start()
-    done = 20
-    while cluster.of(session) is before:
-        add_one(session, 1)
-        done += 1
+    done = moved_away(cluster, session, before, 20)
     stopping.join()
-    assert value(session) == done and any("repeating 0 batches" in line for line in said)
+    assert value(session) == done
+    until(lambda: any("moved from node" in line for line in said), "the line that says so")
     until(lambda: cluster.task(session)["state"] == "started", "the controller has read that the session is open")
 
 
@@ -289,8 +413,7 @@ def test_a_task_with_two_devices_leaves_its_node_with_both(tmp_path: Path, said:
                     add_one(session, 1)
             numbers = [value(session) for session in sessions]
             assert numbers[0] == numbers[1] > 25
-            left = [line for line in said if "leaves node" in line]
-            assert len(left) == 2 and all("repeating 0 batches" in line for line in left), left
+            until(lambda: len([line for line in said if "moved from node" in line]) == 2, "both have moved")
             task = sessions[0].info.task
             for session in sessions:
                 session.close()
@@ -403,39 +526,56 @@ def test_a_task_whose_script_gives_up_waits_for_no_place(cluster: Cluster) -> No
 
 
 def test_an_answer_that_is_still_on_the_node_is_not_left_there(cluster: Cluster) -> None:
-    """A large answer, for which no thread waits yet, comes just before the session leaves: it is taken first, or is given again."""
+    """A large answer, for which no thread waits yet, comes just before the session leaves: it is taken first."""
     size = 32_000
     session = cluster.open()
     session.wait(session.submit(Flush(uploads=[(1, memoryview(np.ones(size)).cast("B"))])))
-    with cluster.of(session).executor_held():
-        reading = session.submit(Flush(reads=[(1, 0, 8 * size)]))
-        cluster.order(session, grace_ms=3_600_000)
-        until(lambda: session._leaving, "the session is asked to leave")
-        adding = threading.Thread(target=lambda: session.submit(increment(size).flush([1])))
-        adding.start()
-        adding.join(0.5)
-    adding.join()
+    before = cluster.of(session)
+    reading = session.submit(Flush(reads=[(1, 0, 8 * size)]))
+    cluster.move(session)
+    until(lambda: session._move is not None and session._move.caught_up, "the session ahead has caught up")
+    session.wait(session.submit(increment(size).flush([1])))
+    assert cluster.of(session) is before
     (data,) = session.wait(reading)
     assert set(floats(data)) == {1.0}
+    until(lambda: cluster.of(session) is not before, "it moves")
     (data,) = session.wait(session.submit(Flush(reads=[(1, 0, 8 * size)])))
     assert set(floats(data)) == {2.0}
 
 
 def test_a_session_is_moved_however_often(cluster: Cluster) -> None:
-    """While it has nothing to do: the request to leave is no sign that its own work is the cause. What comes late of one that was left says
-    nothing about the one that took its place."""
+    """Also while it has nothing to do. What comes late of one that was left says nothing about the one that took its place."""
     session = cluster.open()
     begin(session)
-    names = [session.info.session]
-    for _ in range(4):
-        cluster.order(session)  # it is given no time
-        until(lambda: session.info.session != names[-1] and not session._state.rebuilding, "another session takes its place")
+    names, done = [session.info.session], 20
+    for turn in range(6):
+        before = cluster.of(session)
+        cluster.move(session)
+        if turn % 2:
+            done = moved_away(cluster, session, before, done)
+        until(lambda: session.info.session != names[-1], "another session takes its place")
         names.append(session.info.session)
     for name in names[:-1]:
         session._rebuild.lose(name, NodeLostError("late"), displaced=True)
         assert not session._state.rebuilding
     add_one(session, 1)
-    assert value(session) == 21 and session.info.session == names[-1]
+    assert value(session) == done + 1 and session.info.session == names[-1]
+    session.close()
+    until(closed(cluster, session.info.session), "the end")
+    view = billed(cluster.events())
+    assert not view.findings
+    assert sum(row.launches for row in view.rows.values()) == done + 1
+
+
+def test_a_session_that_cannot_be_built_again_stays(cluster: Cluster) -> None:
+    session = cluster.open(recovery_mb=0)
+    begin(session)
+    before = cluster.of(session)
+    cluster.move(session)
+    until(lambda: cluster.task(session)["stayed"], "it stays")
+    assert "WOOLY_RECOVERY_MB" in cluster.task(session)["stayed"]
+    add_one(session, 1)
+    assert value(session) == 21 and cluster.of(session) is before
 
 
 def test_with_keys_of_clients_and_nodes(tmp_path: Path) -> None:

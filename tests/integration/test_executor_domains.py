@@ -78,6 +78,30 @@ def test_domains_take_turns_and_each_has_a_process_of_its_own(node: Node) -> Non
         close(node, "a")
 
 
+def test_a_free_device_is_the_domains_that_has_waited_longest(node: Node) -> None:
+    """The one that had it asks again at once, and waits: c has asked meanwhile."""
+    with node:
+        assert opened(node, "a").fault is None
+        assert (refused := opened(node, "c").fault) is not None and refused.name == faults.DEVICE_TAKEN
+        close(node, "a")
+        assert (refused := opened(node, "a").fault) is not None and refused.name == faults.DEVICE_TAKEN and not refused.fatal
+        assert opened(node, "c").fault is None
+        close(node, "c")
+
+
+def test_a_session_of_another_domain_gives_no_way(node: Node) -> None:
+    """A client may name any session as the one whose place it takes; only its own is left out of account."""
+    with node:
+        held = opened(node, "a")
+        assert held.fault is None
+        first = process(node)
+        asked = OpenSession("of-c-instead", "c", "", 3, (0,), 0, exclusive=True, replaces=held.session)
+        refused = node.ask("open", asked, SessionOpened).fault
+        assert refused is not None and refused.name == faults.DEVICE_TAKEN
+        assert process(node) == first
+        close(node, "a")
+
+
 def test_a_process_that_is_lost_is_replaced_by_one_of_the_same_domain(node: Node) -> None:
     """Its sessions may be opened again; until they are, or their lease is over, the device is theirs."""
     with node:

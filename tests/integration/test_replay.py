@@ -114,7 +114,8 @@ def test_a_busy_life_with_kills_and_a_restart_is_reproduced_and_changes_are_foun
     assert len(dispatched) >= 3, "a segment for each start of the core"
     assert {line["lane"] for line in lines} == {"dispatch", "vram"}
     assert not any(line["gap"] for line in lines)
-    assert sum(line["decisions"] for line in dispatched) > 100
+    # Batches that are not waited for may share a decision, the more of them the slower the node is.
+    assert sum(line["decisions"] for line in dispatched) >= 20 + 5, "one for each batch that is waited for, at least"
     table = wooly("replay", "--node", "test-node", WOOLY_NATS_URL=node.nats.url)
     assert table.returncode == 0 and f"{len(lines)} segments" in table.stdout and "no difference" in table.stdout
 

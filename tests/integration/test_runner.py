@@ -335,6 +335,7 @@ def test_a_script_goes_on_while_the_controller_is_killed(stack: EmbeddedStack) -
     before = stack.addresses["pids"]["controller"]
     os.kill(before, signal.SIGKILL)
     until(lambda: not alive(before) and answers(stack), "another controller answers")
+    assert log_of(stack, submit(stack, "print('at once')"))[0] == "at once\n"  # before a runner was heard: it waits for one
     text, run = log_of(stack, task)
     assert (text, run["exit_code"], run["reason"]) == ("begins\nends\n", 0, "")
     assert task_of(stack, task)["state"] == "completed"

@@ -170,3 +170,53 @@ print(wooly.stats()["batches"], wooly.stats()["waits"])
     lines = [line for line in said.splitlines() if line.startswith("wooly: profile: ")]
     assert re.match(r"wooly: profile: [\d.]+ s: \d+ % in the script, \d+ % sending, \d+ % waiting; ", lines[0])
     assert "profiled.py:6" in lines[1] and lines[-1].startswith("wooly: profile: timeline: p.json ")
+
+
+def test_torchs_profiler_shows_what_the_device_did(stack: EmbeddedStack) -> None:
+    """In tables, events and traces; with a session that opens meanwhile, over several cycles, and no longer once it has ended."""
+    code = """
+import json
+import torch, wooly
+from torch.profiler import ProfilerActivity, profile, schedule
+
+both = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+
+
+def of_device(prof):
+    return [event for event in prof.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+
+
+with profile(activities=both) as first:
+    x = torch.ones(64, device="cuda")
+    for step in range(3):
+        x = x * 2 - x
+        x.sum().item()
+(x + 1).sum().item()
+found = of_device(first)
+print(len(found), all(event.device_time_total > 0 and event.time_range.start > 0 for event in found))
+print([name for name in ("aten::mul", "aten::sub", "aten::div") if all(name in event.name for event in found)])
+print("CUDA total" in first.key_averages().table(sort_by="cuda_time_total", row_limit=2))
+average = max(first.key_averages(group_by_stack_n=2), key=lambda row: row.self_device_time_total)
+print(average.count, average.key.partition(":")[0])
+first.export_chrome_trace("trace.json")
+kernels = [event for event in json.load(open("trace.json"))["traceEvents"] if event.get("cat") == "kernel"]
+print(len(kernels), kernels[0]["name"] == found[0].name, "profiling.py" in kernels[0]["args"]["line"])
+
+cycles = []
+plan = schedule(wait=1, warmup=1, active=2, repeat=2)
+with profile(activities=both, schedule=plan, on_trace_ready=lambda prof: cycles.append(len(of_device(prof)))) as second:
+    for step in range(8):
+        (x * step).sum().item()
+        second.step()
+print(cycles)
+with profile(activities=[ProfilerActivity.CPU]) as third:
+    (x * 3).sum().item()
+print(len(of_device(third)), wooly.stats()["waits"] > 10)
+with profile(activities=[ProfilerActivity.CUDA]) as fourth:
+    (x * 3).sum().item()
+print(len(of_device(fourth)), len(fourth.events()))
+"""
+    with Script(stack, "profiling", code, REQUIRED_VRAM="64") as script:
+        assert script.end() == 0, script.error
+        lines = script.output.splitlines()
+    assert lines == ["3 True", "['aten::mul', 'aten::sub']", "True", "2 batch of 3", "3 True True", "[2, 2]", "0 True", "1 1"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import socket
 import ssl
 import subprocess
 import sys
@@ -162,6 +164,52 @@ def test_one_address_has_a_part_of_the_connections(tls: bool, tmp_path: Path, mo
     held, other, again = asyncio.run(asyncio.wait_for(go(), 60))
     assert held == 10
     assert other.endswith(b"\r\n\r\n1") and again.endswith(b"\r\n\r\n1")
+
+
+def test_the_addresses_of_one_ipv6_network_have_a_part_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host has 2^64 of them."""
+    monkeypatch.setattr(http, "_CONNECTIONS_MAX", 40)
+    addresses = [f"fd00:77::{number:x}" for number in range(1, 41)]
+
+    def change(verb: str) -> int:
+        # Without nodad an address is tentative, and refused by bind, until the kernel's detection of duplicates has run.
+        lines = "".join(f"addr {verb} {address}/128 dev lo nodad\n" for address in addresses)
+        return subprocess.run(["ip", "-6", "-batch", "-"], input=lines, text=True, capture_output=True).returncode
+
+    if shutil.which("ip") is None or change("replace"):
+        pytest.skip("this user can add no address")
+
+    async def go() -> int:
+        """How many are left when thirty are closed."""
+        bound = socket.create_server(("::", 0), family=socket.AF_INET6)
+        held: list[asyncio.BaseTransport] = []
+
+        class Held(asyncio.Protocol):
+            on_lost = staticmethod(lambda: None)
+
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                held.append(transport)
+
+        listener = Listener(bound, Held, None)
+        at = "fd00:77::1", bound.getsockname()[1]
+        opened = [await asyncio.open_connection(*at, local_addr=(address, 0)) for address in addresses]
+        ends = [asyncio.create_task(reader.read()) for reader, _ in opened]
+        while sum(end.done() for end in ends) < 30:
+            await asyncio.wait([end for end in ends if not end.done()], return_when=asyncio.FIRST_COMPLETED)
+        left = sum(not end.done() for end in ends)
+        listener.close()
+        for _, writer in opened:
+            writer.close()
+        for transport in held:
+            transport.close()
+        await asyncio.gather(*ends, return_exceptions=True)
+        bound.close()
+        return left
+
+    try:
+        assert asyncio.run(asyncio.wait_for(go(), 60)) == 10
+    finally:
+        change("del")
 
 
 def test_a_service_takes_as_many_files_as_it_may() -> None:

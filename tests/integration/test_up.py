@@ -76,6 +76,23 @@ def test_state_survives_a_restart(tmp_path: Path) -> None:
         session.close()
 
 
+@pytest.mark.parametrize("planted", ["written by other users", "another user"])
+def test_a_folder_in_which_others_could_have_planted_something_is_refused(tmp_path: Path, planted: str) -> None:
+    """Keys and a configuration of the bus that another user put there would be used."""
+    folder = tmp_path / "state"
+    (folder / "keyring").mkdir(parents=True)
+    if planted == "another user":
+        if os.getuid():
+            pytest.skip("only root makes files of others")
+        os.chown(folder / "keyring", 61999, 61999)
+    else:
+        folder.chmod(0o777)
+    command = [sys.executable, "-P", "-m", "services.up", "--secure", "--dir", str(folder)]
+    done = subprocess.run(command, env=plain_environment(WOOLY_BACKEND="reference"), capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (done.returncode, done.stdout) == (2, "") and planted in done.stderr, done.stderr
+    assert [path.name for path in folder.rglob("*")] == ["keyring"]
+
+
 def test_a_folder_in_use_is_refused_before_its_store_is_opened(tmp_path: Path) -> None:
     with EmbeddedStack(tmp_path, WOOLY_BACKEND="reference") as stack:
         log = tmp_path / "state" / "nats" / "nats.log"

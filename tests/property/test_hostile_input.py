@@ -87,6 +87,7 @@ fields = {
     "trace": st.just("") | st.text(max_size=80),
     "kernels": st.lists(st.binary(max_size=20), max_size=3),
     "origin": st.text(max_size=300),
+    "repeats": st.booleans() | tree,
 }
 assert list(fields) == [field.name for field in msgspec.structs.fields(Batch)]
 bodies = bent(st.tuples(*fields.values()).map(lambda found: encode([Batch.__struct_config__.tag, *found])) | array(Batch))

@@ -121,6 +121,7 @@ CONTROLLER: Final[dict[tuple[str, str], Route]] = {
     ("POST", "/api/v1/tasks/{task:str}/release"): Route("task.cancel", of="task", body={}),
     ("POST", "/api/v1/tasks/{task:str}/move"): Route("task.move", of="task", body={}),
     ("POST", "/api/v1/tasks/{task:str}/resume"): Route("task.submit", of="task"),
+    ("POST", "/api/v1/tasks/{task:str}/stay"): Route("task.submit", of="task", body={"reason": "the node does not answer"}),
     ("GET", "/api/v1/tasks/{task:str}/waiting"): Route("task.read", of="task"),
     ("GET", "/api/v1/tasks/{task:str}/waits"): Route("task.read", of="task"),
     ("GET", "/api/v1/tasks/{task:str}/timeline"): Route("task.read", of="task"),

@@ -124,7 +124,7 @@ def execute(template: Template, buffers: list[Array], numbers: Sequence[Any], se
     sizes = [b.size for b in (*buffers, *created)] + list(template.temps)
     scalars = template.scalars(numbers, seed, offset)
     program = Program(VERSION, tuple(int(k) for k in kinds), len(scalars), template.code)
-    dims = np.array(sizes, "<i8").tobytes() + template.dims
+    dims = np.array([*sizes, *template.dims], "<i8").tobytes()
     verified = verify(program, dims)
     run(verified, scalars, [*buffers, *created, *[None] * len(template.temps)])
     return outs

@@ -39,8 +39,9 @@ def room(view: ClusterView, node: str, device: DeviceFact) -> Capacity:
     tenants: set[str] = set()
     covered: set[str] = set()
     for task in view.tasks.values():
-        placed, submitted = task.placed, task.submitted
-        if not task.live or placed is None or placed.node != node or device.index not in placed.gpus:
+        submitted = task.submitted
+        places = [place for place in (task.placed, task.moving) if place is not None and place.node == node]
+        if not task.live or not any(device.index in place.gpus for place in places):
             continue
         promised += submitted.vram_bytes
         noswap += submitted.vram_bytes if submitted.noswap else 0

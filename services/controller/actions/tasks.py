@@ -8,10 +8,19 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from billing.tiers import TierBook, priority_refusal, task_excess, task_refusal
-from bus_schemas.events import Event, TaskDisplaced, TaskPlaced, TaskPriorityChanged, TaskRefused, TaskStateChanged, TaskSubmitted
+from bus_schemas.events import (
+    Event,
+    TaskDisplaced,
+    TaskPlaced,
+    TaskPriorityChanged,
+    TaskRefused,
+    TaskStateChanged,
+    TaskStayed,
+    TaskSubmitted,
+)
 from scheduler.placement import TaskView
 from scheduler.placement.feasible import beyond_every_device
-from scheduler.placement.reconcile import fits_elsewhere
+from scheduler.placement.reconcile import moved
 from scheduler.placement.state import default_priority, default_vram_bytes
 from scheduler.placement.states import CANCELLED, CANCELLED_BY, COMPLETED, FAILED, STARTED
 from scheduler.placement.view import cut_off, released
@@ -157,8 +166,9 @@ class TaskActions:
         return await self._change(by, "task.submit", task, None, "placed again, for its node was lost", change)
 
     async def move(self, by: Caller, task: str, to: str = "", *, revision: int | None = None) -> TaskView:
-        """Have a running task run on node ``to`` (empty: on any other); its client repeats there what it has not kept. Raises NotThere (of
-        the node too), OutOfState when it does not run, runs there, or fits on no such node now."""
+        """Have a running task run on node ``to`` (empty: on any other), where memory is held for it from now on. Its client opens a session
+        there, and leaves when that has caught up. Raises NotThere (of the node too), OutOfState when it does not run, runs there, is being
+        moved, or fits on no such node now."""
 
         def change(view: TaskView) -> Event:
             name, clusters = view.submitted.task, self._projection.view
@@ -167,11 +177,24 @@ class TaskActions:
             target = find_node(clusters, to) if to else ""
             if target == view.placed.node:
                 raise OutOfState(f"task {name} runs on that node")
-            if not fits_elsewhere(clusters, view, time.time_ns(), target):
+            if view.moving is not None:
+                raise OutOfState(f"task {name} is being moved to node {clusters.nodes[view.moving.node].registered.name} already")
+            displaced = moved(clusters, view, time.time_ns(), target)
+            if displaced is None:
                 raise OutOfState(f"task {name} fits on no other node now" if not target else f"task {name} does not fit on that node now")
-            return TaskDisplaced(time.time_ns(), name, view.placed.node, lost=False, to=target)
+            return displaced
 
-        return await self._change(by, "task.move", task, revision, f"to {to}" if to else "", change)
+        return await self._change(by, "task.move", task, revision, f"to {to}" if to else "", change, places=True)
+
+    async def stay(self, by: Caller, task: str, reason: str) -> TaskView:
+        """A task that was to run elsewhere stays where it is, as its client says. Of one that is not being moved: nothing."""
+
+        def change(view: TaskView) -> Event | None:
+            if view.moving is None or view.placed is None:
+                return None
+            return TaskStayed(time.time_ns(), view.submitted.task, view.placed.node, reason)
+
+        return await self._change(by, "task.submit", task, None, f"stays: {reason}", change)
 
     def _under_ceiling(self, tenant: str, priority: int) -> None:
         """Raises Invalid when the tenant's tier has no such priority."""
@@ -185,9 +208,17 @@ class TaskActions:
         return view.tasks[find_task(view, task, by.sees)]
 
     async def _change(
-        self, by: Caller, action: Action, task: str, revision: int | None, detail: str, change: Callable[[TaskView], Event | None]
+        self,
+        by: Caller,
+        action: Action,
+        task: str,
+        revision: int | None,
+        detail: str,
+        change: Callable[[TaskView], Event | None],
+        *,
+        places: bool = False,
     ) -> TaskView:
-        """Append what ``change`` makes of the task as it is."""
+        """Append what ``change`` makes of the task as it is. ``places``: that promises memory of a node."""
         await self._projection.caught_up()
         task = self.seen(by, task).submitted.task
 
@@ -199,5 +230,5 @@ class TaskActions:
             event = change(found)
             return [] if event is None else [event, by.took(action, task, tenant=tenant, detail=detail)]
 
-        await self._writer.change("task", task, decide)
+        await self._writer.change("task", task, decide, places=places)
         return self._projection.view.tasks[task]

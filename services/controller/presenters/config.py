@@ -9,6 +9,7 @@ from scheduler.placement import ClusterView
 from scheduler.placement.states import (
     DEFAULT_VRAM_MB,
     DEFAULTS,
+    DEFRAGMENT_AFTER_MS,
     ENVIRONMENT,
     GLOBAL,
     GLOBAL_LIMITS,
@@ -50,6 +51,8 @@ SETTINGS: Final = (
      "For a task that requests none; it may grow beyond. At most a quarter of the largest device. 0: every task must request VRAM."),
     (PACK, "Pack tasks", "", 1,
      "1: of equally busy devices the fuller one is taken; whole devices stay free. 0: the emptier one; tasks run faster."),
+    (DEFRAGMENT_AFTER_MS, "Move tasks to make room after waiting", "s", 1000,
+     "A running task moves to a device of the same kind when one that waits then fits. One at a time, none of priority 0. 0: never."),
 )  # fmt: skip
 
 

@@ -135,10 +135,28 @@ def task_answer(view: ClusterView, task: TaskView, shown: Shown = everyone) -> J
         "node": row.node or None,
         "node_name": node_name(view, row.node) if row.node in view.nodes else None,
         "gpus": list(placed.gpus) if placed is not None else [],
+        "move": _move(view, task),
+        "stayed": task.stayed or None,
         "sessions": len(task.sessions),
         "submitted_at": rfc3339(row.submitted_ns),
         "updated_at": rfc3339(row.updated_ns),
         "placement": placement_answer(view, task.decision, shown) if task.decision is not None else None,
+    }
+
+
+def _move(view: ClusterView, task: TaskView) -> Json | None:
+    """Where a task goes that runs elsewhere; ``sessions``: open there; ``position``: of the decision in the log; ``urgent``: the node that
+    it leaves is being stopped."""
+    moving, placed = task.moving, task.placed
+    if moving is None or placed is None:
+        return None
+    return {
+        "node": moving.node,
+        "node_name": node_name(view, moving.node),
+        "gpus": list(moving.gpus),
+        "sessions": sum(1 for name in task.sessions if view.sessions[name].fact.node == moving.node),
+        "position": moving.position,
+        "urgent": placed.node in view.nodes and view.nodes[placed.node].leaving,
     }
 
 

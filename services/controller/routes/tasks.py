@@ -12,7 +12,7 @@ from litestar.params import Parameter
 
 from bus_schemas.events import TaskRefused
 from scheduler.placement import TaskView, why_waiting
-from services.controller.bodies import MoveBody, PriorityBody, ReleaseBody, RunBody, TaskBody
+from services.controller.bodies import MoveBody, PriorityBody, ReleaseBody, RunBody, StayBody, TaskBody
 from services.controller.errors import Invalid, NotThere, OutOfState
 from services.controller.identity import caller_of
 from services.controller.lookup import find_node, task_revision
@@ -158,9 +158,22 @@ async def release_task(request: Ask, task: TaskId, data: ReleaseBody) -> Json:
     responses=problems(404, 409),
 )
 async def move_task(request: Ask, task: TaskId, data: MoveBody, if_match: Revision = None) -> Json:
-    """Its client repeats there what it has not kept. 409 if it does not run, or fits on no such node now."""
+    """It runs where it is until its session there has caught up; ``move`` says where it goes. 409 if it does not run, is being moved, or
+    fits on no such node now."""
     parts, to = parts_of(request), data.to or ""
     return answer_of(request, await parts.tasks.move(caller_of(request), task, to, revision=revision_of(if_match)))
+
+
+@post(
+    "/api/v1/tasks/{task:str}/stay",
+    status_code=200,
+    summary="Give up the move of a task",
+    action="task.submit",
+    responses=problems(404, 409),
+)
+async def stay_task(request: Ask, task: TaskId, data: StayBody) -> Json:
+    """For the client, which could not continue on the other node. A task that is not being moved is returned as it is."""
+    return answer_of(request, await parts_of(request).tasks.stay(caller_of(request), task, data.reason))
 
 
 @post(
@@ -288,6 +301,6 @@ async def log(
     return {"text": part.text, "next": part.next, "ended": part.ended, "run": None if state is None else run_answer(state)}
 
 
-TASKS: Final = [tasks, task, waiting, waits, timeline, post_task, patch_task, cancel_task, release_task, move_task, resume_task]
+TASKS: Final = [tasks, task, waiting, waits, timeline, post_task, patch_task, cancel_task, release_task, move_task, stay_task, resume_task]
 PLACEMENTS: Final = [placements, placement, query_placement]
 RUNS: Final = [post_run, log]

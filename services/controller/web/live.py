@@ -178,6 +178,7 @@ _KINDS: Final[dict[type[object], str]] = {
     events.TaskRefused: "task",
     events.TaskStateChanged: "task",
     events.TaskDisplaced: "task",
+    events.TaskStayed: "task",
     events.TaskPriorityChanged: "task",
     events.ConfigChanged: "config",
     events.GroupChanged: "group",

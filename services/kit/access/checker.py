@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import time
 import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -34,12 +33,12 @@ from services.kit.access.refusals import FAILED, Refusal, Refusals
 from services.kit.access.rules import Identity
 from services.kit.access.tokens import KeyText
 from services.kit.access.view import AccessView
+from services.kit.addresses import address_group
 from services.kit.errors import QuotaReached, reached
 from services.kit.log import get_logger
 from wooly.shared.lru import LruDict
 
 _KEPT: Final = 20_000
-_IPV6_PREFIX: Final = 64
 
 
 class FailureLimits:
@@ -76,19 +75,6 @@ class FailureLimits:
 
     def _who(self, name: str, group: str) -> str:
         return f"{name} {group}" if (name, group) in self._known else name
-
-
-def address_group(address: str) -> str:
-    """The unit of limits: the address itself, or for IPv6 its network of 64 bits, whose addresses belong to one host."""
-    try:
-        parsed = ipaddress.ip_address(address)
-    except ValueError:
-        return address[:64]
-    if parsed.version == 4:
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, _IPV6_PREFIX), strict=False))
 
 
 PASSWORD_MAX: Final = 256

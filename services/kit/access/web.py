@@ -17,6 +17,7 @@ from litestar.config.app import AppConfig
 from litestar.connection import ASGIConnection
 from litestar.datastructures import Cookie, MutableScopeHeaders
 from litestar.enums import ScopeType
+from litestar.handlers import ASGIRouteHandler
 from litestar.handlers.base import BaseRouteHandler
 from litestar.middleware import ASGIMiddleware
 from litestar.plugins import InitPlugin
@@ -26,7 +27,6 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from bus_schemas.events import ActionTaken
 from services.kit.access.access import Access
-from services.kit.access.checker import address_group
 from services.kit.access.errors import CrossSite, Forbidden, Hidden, Unauthenticated
 from services.kit.access.headers import (
     FLOW,
@@ -43,6 +43,8 @@ from services.kit.access.headers import (
 from services.kit.access.refusals import DENIED, Refusal
 from services.kit.access.rules import ACTIONS, Action, Identity, local_identity, may_at_all
 from services.kit.access.tokens import FLOW_S, RENEW_AFTER_S, LoginFlow, Token
+from services.kit.access.turns import Turns
+from services.kit.addresses import address_group
 from services.kit.errors import RequestError
 from services.kit.problems import Handlers, refused
 
@@ -155,6 +157,7 @@ class AccessMiddleware(ASGIMiddleware):
 
     def __init__(self, access: Access) -> None:
         self._access = access
+        self._turns = Turns()
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         secure = is_secure(scope, self._access.proxies)
@@ -168,7 +171,18 @@ class AccessMiddleware(ASGIMiddleware):
             identity, proof = local_identity(), Proof("off", source, secure)
         scope["user"], scope["auth"] = identity, proof
         scope["state"]["csrf_token"] = proof.csrf
-        await next_app(scope, receive, self._sending(scope, send, proof))
+        sending = self._sending(scope, send, proof)
+        if not self._access.on or isinstance(scope.get("route_handler"), ASGIRouteHandler):  # a stream, which others bound
+            await next_app(scope, receive, sending)
+            return
+        party = f"tenant {identity.tenant}" if identity.tenant else identity.name or f"address {address_group(source)}"
+        async with self._turns.of(party) as turn:
+
+            async def beginning(message: Message) -> None:
+                turn.give()
+                await sending(message)
+
+            await next_app(scope, receive, beginning)
 
     async def _prove(self, scope: Scope, source: str, secure: bool) -> tuple[Identity, Proof]:
         """Authenticate the caller. On public routes a bad cookie or key gives an anonymous identity; elsewhere it is refused."""

@@ -12,9 +12,13 @@ import os
 import socket
 import ssl
 import threading
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 import msgspec
 import uvloop
@@ -65,12 +69,45 @@ _CONNECTIONS_OF_ONE_MAX: Final = 8
 word."""
 
 
+_LONG_S: Final = 0.05
+_REST: Final = 4
+"""Work on the model cache that takes longer than ``_LONG_S`` is followed by a rest of its domain, so many times as long."""
+_PART: Final = 8
+"""One part in so many of all connections is as many as those before Hello may be while a tenant has as many."""
+
+
+T = TypeVar("T")
 OpenCache = Callable[[str, str], CachePort | None]
 """Opens the model cache for a client by its door: name and token, as in Hello."""
 
 
 def _no_cache(name: str, token: str) -> CachePort | None:
     return None
+
+
+class _CacheThread:
+    """Work on the model cache, in a thread of its own: it reads and writes files and lists of models. Of each domain one piece at a time,
+    in the order it came; so a domain with many connections delays another one by a piece. Of one event loop."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "model cache")
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._rested_s: dict[str, float] = {}
+
+    async def run(self, domain: str, work: Callable[[], T]) -> T:
+        """``work()``. A caller that is cancelled while it waits loses its turn; work that has begun is done all the same."""
+        loop = asyncio.get_running_loop()
+
+        def timed() -> tuple[T, float]:
+            begun_s = time.monotonic()
+            return work(), time.monotonic() - begun_s
+
+        async with self._turns[domain]:
+            await asyncio.sleep(self._rested_s.pop(domain, 0.0) - loop.time())
+            found, took_s = await loop.run_in_executor(self._thread, timed)
+            if took_s > _LONG_S:
+                self._rested_s[domain] = loop.time() + _REST * took_s
+            return found
 
 
 class _Connection(asyncio.BufferedProtocol):
@@ -81,6 +118,7 @@ class _Connection(asyncio.BufferedProtocol):
         staging: Staging,
         content: Content,
         open_cache: OpenCache,
+        cache_thread: _CacheThread,
         open_now: dict[_Connection, None],
         hello_s: float,
         most: int,
@@ -88,6 +126,7 @@ class _Connection(asyncio.BufferedProtocol):
     ) -> None:
         """``open_now``: all that are open, in the order they came; at most ``most``. ``on_linked(session, whether)``: the first connection
         of a session is there, or the last has ended."""
+        self._cache_thread = cache_thread
         self._on_linked = on_linked
         self._staging = staging
         self._content = content
@@ -98,6 +137,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._most = most
         self.session = ""
         """Whose it is, empty before Hello."""
+        self.tenant = ""
+        """The tenant or trust domain of that."""
         self._head = bytearray(HEAD.size)
         self._target = memoryview(self._head)
         self._at = 0
@@ -116,8 +157,17 @@ class _Connection(asyncio.BufferedProtocol):
         self._drained.set()
         self._open_now[self] = None
         if len(self._open_now) > self._most:
-            next(other for other in self._open_now if not other.session).abort()  # unauthenticated connections cannot lock out clients
+            self._crowded().abort()
         self._patience = asyncio.get_running_loop().call_later(self._hello_s, self._transport.abort)
+
+    def _crowded(self) -> _Connection:
+        """The connection that makes room for this one: the oldest before Hello, so that those cannot lock out clients; or, where they are
+        few, the oldest of the tenant with the most, so that it cannot lock out others."""
+        counts = Counter(other.tenant for other in self._open_now if other.session)
+        tenant, count = counts.most_common(1)[0] if counts else ("", 0)
+        few = self._most // _PART
+        crowds = len(self._open_now) - counts.total() <= few < count
+        return next(other for other in self._open_now if (other.session and other.tenant == tenant if crowds else not other.session))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._drained.set()
@@ -128,7 +178,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._sending.cancel()
         self._release()
         if self._cache is not None:
-            self._cache.close()
+            self._closing = asyncio.ensure_future(self._cache_thread.run(self._cache.domain, self._cache.close))
 
     def abort(self) -> None:
         self._open_now.pop(self, None)
@@ -187,6 +237,7 @@ class _Connection(asyncio.BufferedProtocol):
                     self._transport.close()
                     return
                 self.session = session
+                self.tenant = self._staging.tenant_of(session) if self._cache is None else self._cache.domain
                 of_one = [other for other in self._open_now if other.session == session]
                 if len(of_one) == 1 and self._cache is None:
                     self._on_linked(session, True)
@@ -194,11 +245,12 @@ class _Connection(asyncio.BufferedProtocol):
                     of_one[0].abort()
                 if self._patience is not None:
                     self._patience.cancel()
-                self._answer(Welcome())
+                if self._cache is not None:
+                    self._work(self._cache.open)
+                else:
+                    self._answer(Welcome())
             case Have() | Keep() | Models() | Forget() if self._cache is not None:
-                answer = self._cache.answer(request)
-                assert answer is not None
-                self._answer(answer)
+                self._work(partial(self._cache.answer, request))
             case Have(digests):
                 self._answer(Had(self._content.have(self.session, digests)))
             case Put(_, nbytes):
@@ -235,9 +287,23 @@ class _Connection(asyncio.BufferedProtocol):
             self._step = self._skip
             return
         self._release()
-        self._put = None
         self._expect(self._head)
         self._step = self._on_head
+
+    def _work(self, work: Callable[[], Answer]) -> None:
+        """Answer with what the model cache says. Nothing is read before that, and a chunk counts until then."""
+        self._transport.pause_reading()
+        self._sending = asyncio.ensure_future(self._worked(work))
+
+    async def _worked(self, work: Callable[[], Answer]) -> None:
+        answer = await self._cache_thread.run(self.tenant, work)
+        self._sending = None
+        self._release()
+        if self._transport.is_closing():
+            return
+        self._answer(answer)
+        if self._drained.is_set():
+            self._transport.resume_reading()
 
     def _release(self) -> None:
         """No chunk is coming any more."""
@@ -245,20 +311,21 @@ class _Connection(asyncio.BufferedProtocol):
             self._patience.cancel()
         if self._account is not None and self._put is not None:
             self._staging.end(self._account, self._put.nbytes)
-        self._account = None
+        self._account = self._put = None
 
     def _on_chunk(self) -> None:
         put, chunk = self._put, self._chunk
         assert put is not None
-        self._release()
-        self._put, self._chunk = None, bytearray()
+        self._chunk = bytearray()
         self._expect(self._head)
         self._step = self._on_head
-        if blake3(chunk).digest() != put.digest:
-            self._answer(Denied("the chunk does not match its name: it was damaged on the way"))
+        right = blake3(chunk).digest() == put.digest
+        if right and self._cache is not None:
+            self._work(partial(self._cache.put, put.digest, chunk))
             return
-        if self._cache is not None:
-            self._answer(self._cache.put(put.digest, chunk))
+        self._release()
+        if not right:
+            self._answer(Denied("the chunk does not match its name: it was damaged on the way"))
             return
         self._answer(self._content.put(self.session, put.digest, chunk) or Stored(put.digest))
 
@@ -321,6 +388,7 @@ class DataPort:
         self._open_cache = open_cache
         self._hello_s = hello_s
         self._connections_max = min(connections_max, _CONNECTIONS_MAX)
+        self._cache_thread = _CacheThread()
         self._open_now: dict[_Connection, None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._beginning: dict[socket.socket, asyncio.Task[None]] = {}
@@ -376,7 +444,9 @@ class DataPort:
 
     def _connection(self) -> _Connection:
         linked = self.on_linked
-        return _Connection(self._staging, self._content, self._open_cache, self._open_now, self._hello_s, self._connections_max, linked)
+        return _Connection(
+            self._staging, self._content, self._open_cache, self._cache_thread, self._open_now, self._hello_s, self._connections_max, linked
+        )
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -388,6 +388,7 @@ class Executor:
             others=others,
             memory=self._runner.memory_of(tenant) if tenant is not None else (0, 0, 0),
             others_memory=self._memory_of(others),
+            repeats=command.repeats,
         )
         self._results.append(executed)
         self._report(executed)

@@ -41,8 +41,8 @@ from bus_schemas.dataport import (
     ModelManifest,
     Models,
     ModelStatus,
-    Request,
     Stored,
+    Welcome,
     check_model_name,
     decode_manifest,
 )
@@ -66,7 +66,8 @@ _CHUNK_BYTES_MEAN: Final = 64 << 10
 """A domain may have so many chunks, and one more for so many bytes of its quota: a chunk of a byte takes a block of the disk."""
 _MODELS_MAX: Final = 1_000
 _MANIFESTS_BYTES_MAX: Final = 32 << 20
-"""Of the models of a domain: all lists are read for each question about them."""
+_ENTRIES_MAX: Final = 200_000
+"""Tensors and chunks that the lists of a domain's models name, bytes of those lists: all are read for each question about them."""
 
 
 @dataclass(slots=True)
@@ -169,9 +170,10 @@ class ModelCache:
                 f"the model cache holds {self.used_bytes >> 20} MiB of {self.bytes_max >> 20}: delete a model (wooly model-cache delete), "
                 "or raise WOOLY_MODEL_CACHE_MB on the node"
             )
-        loose = digest not in self._kept_of(domain).sizes  # else it was damaged
+        kept = self._kept_of(domain)
+        loose = digest not in kept.sizes  # else it was damaged
         if loose:
-            if self._kept[domain].count + self._loose_of(domain).count >= self._chunks_max:
+            if kept.count + self._loose_of(domain).count >= self._chunks_max:
                 raise CacheError(f"{domain} has {self._chunks_max} chunks in the model cache: delete a model (wooly model-cache delete)")
             asked = Asked(time.monotonic_ns(), "stored_bytes", domain, self._domain_bytes_max, self.domain_bytes(domain), len(chunk))
             excess = self._watch.ask(asked)
@@ -224,17 +226,19 @@ class ModelCache:
         except ValueError as error:
             raise CacheError(str(error)) from None
         with self._locked():
-            for tensor in manifest.tensors:
-                self._check(domain, tensor.name, tensor.nbytes, tensor.chunks)
             path = self._model_path(domain, manifest.name)
             old = self._read(path)
             data = bytearray(_encode(_Stored(domain, manifest)))
             others = [other.stat().st_size for other in path.parent.glob("*") if other != path]
-            if len(others) >= _MODELS_MAX or sum(others) + len(data) > _MANIFESTS_BYTES_MAX:
+            entries = _entries(manifest) + sum(_entries(model) for model in self.models(domain) if model.name != manifest.name)
+            if len(others) >= _MODELS_MAX or sum(others) + len(data) > _MANIFESTS_BYTES_MAX or entries > _ENTRIES_MAX:
                 raise CacheError(
                     f"{domain} has {len(others)} models in the cache, {_MODELS_MAX} may be, with lists of tensors of "
-                    f"{_MANIFESTS_BYTES_MAX >> 20} MiB together: delete one (wooly model-cache delete)"
+                    f"{_MANIFESTS_BYTES_MAX >> 20} MiB and {_ENTRIES_MAX} tensors and chunks together: delete one "
+                    "(wooly model-cache delete)"
                 )
+            for tensor in manifest.tensors:
+                self._check(domain, tensor.name, tensor.nbytes, tensor.chunks)
             tag = blake3(data, key=self._data_key(path.parent.name)).digest()
             _write(path, tag + self._crypt(path.parent.name, tag, data))
             self._kept.pop(domain, None)
@@ -371,6 +375,10 @@ class ModelCache:
             yield
 
 
+def _entries(model: ModelManifest) -> int:
+    return sum(1 + len(tensor.chunks) for tensor in model.tensors)
+
+
 def _digests(model: ModelManifest) -> set[bytes]:
     return {digest for tensor in model.tensors for digest in tensor.chunks}
 
@@ -385,22 +393,25 @@ def _write(path: Path, data: bytes | bytearray) -> None:
 
 
 _CHECKS_MAX: Final = 8
-"""Chunks that one ``Have`` reads: what a client asks for at a time. The data port does nothing else meanwhile."""
+"""Chunks that one ``Have`` reads: what a client asks for at a time."""
 
 
 class CachePort:
-    """One connection, for one domain."""
+    """One connection, for one domain. Each method but the constructor may take as long as a disk and all lists of the domain."""
 
     def __init__(self, cache: ModelCache, content: Content, domain: str) -> None:
         self._cache = cache
         self._content = content
         self.domain = domain
         self._brought: set[bytes] = set()
-        cache.recount()
-        cache.tell(domain)
 
-    def answer(self, request: Request) -> Answer | None:
-        """The answer; None: this connection does not ask that."""
+    def open(self) -> Answer:
+        """The connection is there."""
+        self._cache.recount()
+        self._cache.tell(self.domain)
+        return Welcome()
+
+    def answer(self, request: Have | Keep | Models | Forget) -> Answer:
         try:
             match request:
                 case Have(digests):
@@ -414,7 +425,6 @@ class CachePort:
                     return Forgotten(self._cache.forget(self.domain, model))
         except CacheError as error:
             return error.denied
-        return None
 
     def put(self, digest: bytes, chunk: bytearray) -> Answer:
         """A chunk that matches its name came."""

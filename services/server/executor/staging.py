@@ -110,6 +110,12 @@ class Staging:
             stage = self._stages.get(session)
             return stage is not None and secrets.compare_digest(stage.token.encode(), token.encode(errors="replace"))
 
+    def tenant_of(self, session: str) -> str:
+        """The tenant of an open session, or what stands for one that counts alone."""
+        with self._lock:
+            stage = self._stages.get(session)
+            return "" if stage is None else stage.held.name
+
     def have(self, session: str, digests: tuple[bytes, ...]) -> bytes:
         """One byte a digest, 1 when its chunk is here; those are pinned again, for an upload will name them."""
         with self._lock:

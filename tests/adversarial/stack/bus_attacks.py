@@ -3,24 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import socket
 import zlib
 from typing import Any, Final
 
 import msgspec
+import pytest
 from blake3 import blake3
 from nats.aio.msg import Msg
 
 from bus_schemas import subjects
 from bus_schemas.batch import LIMITS, Batch, Done, Read, Upload, decode_done, encode_batch
-from bus_schemas.dataport import Hello, Put
+from bus_schemas.dataport import (
+    MODELS_VERB,
+    Forget,
+    Had,
+    Have,
+    Hello,
+    Keep,
+    Kept,
+    Listed,
+    ModelCacheOpened,
+    ModelManifest,
+    Models,
+    ModelTensor,
+    OpenModelCache,
+    Put,
+    encode_manifest,
+)
+from bus_schemas.events import Outcome
 from bus_schemas.frames import HEAD, frame
-from bus_schemas.session import CloseSession, EndTask, OpenSession, Ping, Pong, SetPriority
+from bus_schemas.session import CloseSession, EndTask, OpenSession, Ping, Pong, SessionClosed, SetPriority
 from tests.adversarial.stack.field import Attacker, Attacks, encode
-from tests.support.secure import line
+from tests.support.builder import Builder
+from tests.support.node import Program
+from tests.support.secure import Line, line
 from tests.support.world import DEADLINE_S, END, refused, settled
+from wis.dtypes import DType
+from wooly.errors import WoolyError
 from wooly.transport.batches import pack_handles
+from wooly.transport.data_port import DataPort
 
 ATTACKS: Final = Attacks()
 
@@ -432,3 +456,173 @@ async def a_name_made_for_the_operators_terminal(by: Attacker) -> None:
 async def an_exclusive_device_beside_others(by: Attacker) -> None:
     asked = OpenSession(f"{by.me}-alone", by.tenant, "", 0, (0,), 1 << 20, exclusive=True)
     assert msgspec.msgpack.decode(await by.request("open", encode(asked)))["fault"] is not None
+
+
+@ATTACKS
+async def the_victims_session_named_as_the_one_replaced(by: Attacker) -> None:
+    """A client says whose place its session takes and what it repeats. Of another's session nothing follows from that."""
+    assert (await by.open(replaces=by.victim.name, exclusive=True)).fault is not None
+    claims: tuple[dict[str, Any], ...] = (
+        {"replaces": by.victim.name, "origin": by.victim.name, "repeats": 2**61, "skips": -(2**61)},
+        {"replaces": by.victim.name, "origin": "*", "repeats": 2**61, "skips": 2**61},
+        {"replaces": "../x", "origin": ">", "skips": 1},
+    )
+    for fields in claims:
+        opened = await by.opened(**fields)
+        await by.send(opened.session, batch(opened.session, 1, epoch=opened.epoch, allocs=((1, 64),)))
+        await by.close(opened.session)
+    claims = (
+        {"repeats": -1},
+        {"repeats": 2**62},
+        {"shared": -1},
+        {"shared": 2**62},
+        {"origin": "x" * 65},
+        {"replaces": "x" * 65},
+        {"replaces": by.victim.name, "task": "x"},
+    )
+    for fields in claims:
+        assert (await by.open(**fields)).fault is not None, fields
+
+
+@ATTACKS
+async def ends_and_outcomes_of_the_victims_session(by: Attacker) -> None:
+    """Said to be displaced, lost or failed: the node asks whose it is."""
+    for reason in ("displaced", "lease", "cancelled", "executor_lost"):
+        for outcome in (None, Outcome(1, "RuntimeError"), Outcome(0, "", 9), Outcome(lost=True)):
+            asked = encode(CloseSession(by.victim.name, reason, -1, outcome))
+            assert msgspec.msgpack.decode(await by.request("close", asked), type=SessionClosed).launches == 0
+
+
+@ATTACKS
+async def weights_claimed_by_their_digest(by: Attacker) -> None:
+    """Bytes that only the victim's tenant has: neither a session that shares content nor the model cache gives them for their name."""
+    weights = secrets.token_bytes(100_000)
+    digest = blake3(weights).digest()
+    mine, theirs = await _door(by, by.bus, by.me, by.tenant), None
+    async with line(by.world.stack, by.world.b) as bus:
+        theirs = await _door(by, bus, by.world.names.b, "best")
+
+    def claim() -> None:
+        tensors = (ModelTensor("w", "U8", (len(weights),), len(weights), (digest,)),)
+        manifest = encode_manifest(ModelManifest("base", "", tensors))
+        theirs.put([memoryview(weights), memoryview(manifest)])
+        assert theirs.ask(Keep(blake3(manifest).digest())) == Kept()
+        assert mine.ask(Have((digest, blake3(manifest).digest()))) == Had(b"\0\0")
+        mine.put([memoryview(manifest)])
+        with pytest.raises(WoolyError, match="a chunk is not there"):
+            mine.ask(Keep(blake3(manifest).digest()))
+        for request in (Models(), Forget("base")):
+            with contextlib.suppress(WoolyError):
+                listed = mine.ask(request)
+                assert isinstance(listed, Listed) and not listed.models
+        assert theirs.ask(Have((digest,))) == Had(b"\1")
+        theirs.ask(Forget("base"))
+        mine.close()
+        theirs.close()
+
+    await asyncio.to_thread(claim)
+    opened = await by.opened(dedup=True)
+    answers = await dones(by, opened.session)
+    await by.send(opened.session, batch(opened.session, epoch=opened.epoch, uploads=(Upload(1, len(weights), b"", (digest,)),)))
+    done = await asyncio.wait_for(answers.get(), DEADLINE_S)
+    assert digest in done.needs or done.fault is not None, done
+    await by.close(opened.session)
+
+
+async def _door(by: Attacker, bus: Line, principal: str, tenant: str) -> DataPort:
+    """A connection to the model cache of ``tenant``."""
+    subject = subjects.node_request(by.node, MODELS_VERB, principal)
+    answer = await bus.client.request(subject, encode(OpenModelCache(tenant, 0)), timeout=DEADLINE_S)
+    opened = msgspec.msgpack.decode(answer.data, type=ModelCacheOpened)
+    assert opened.fault is None, opened.fault
+    return DataPort([one for one in opened.data_port if one.startswith("tls:")], opened.name, opened.token, by.world.stack.context)
+
+
+@ATTACKS
+async def doors_of_other_tenants_and_times(by: Attacker) -> None:
+    """The name of a door says for whom and until when it is: with another one in it its token opens nothing."""
+    asked = encode(OpenModelCache("best", 0))  # of a tenant that the key is not of: the node takes its own
+    opened = msgspec.msgpack.decode(await by.request(MODELS_VERB, asked), type=ModelCacheOpened)
+    assert opened.fault is None and opened.name.endswith(f" {by.tenant}"), opened
+    kind, until_s, salt, domain = opened.name.split(" ", 3)
+    host, port, _, _ = await port_of(by)
+    for name in (
+        f"{kind} {until_s} {salt} best",
+        f"{kind} {int(until_s) + 1} {salt} {domain}",
+        f"{kind} {until_s} {salt} {domain} best",
+        f"{kind} x {salt} {domain}",
+        f"{kind} {'9' * 3000} {salt} {domain}",
+        by.victim.name,
+    ):
+        assert not await _heard(by, host, port, frame(Hello(name, opened.token))), name[:80]
+
+
+@ATTACKS
+async def inboxes_by_wildcard_and_by_queue(by: Attacker) -> None:
+    """A queue group takes part of what others hear, so it needs the same permission."""
+    inbox, done = subjects.inbox_prefix(by.world.names.b), subjects.session_done("*", by.world.names.b)
+    subjects_ = ("*.>", "*.*", f"{inbox}.*", done, "wooly.session.*.*.*.done", "wooly.run.>", "_R_.>", "$JS.ACK.>")
+    for queue in ("", "wooly-controllers", "x"):
+        for subject in subjects_:
+            await by.bus.client.subscribe(subject, queue=queue)
+    await by.bus.client.subscribe(END)
+    await settled(by.bus, "subscription")
+    for subject in subjects_:
+        assert any(f'"{subject.lower()}"' in text.lower() for text in by.bus.refused), subject
+
+
+@ATTACKS
+async def runs_and_their_logs_on_the_bus(by: Attacker) -> None:
+    """Scripts, their states, their output and the runners' requests, which carry keys in the answers."""
+    task = by.victim.task
+    subjects_ = (
+        *(f"wooly.run.{kind}.{task}" for kind in ("log", "script", "state")),
+        *(f"wooly.run.{kind}.local" for kind in ("beat", "req.sync", "req.report")),
+        "wooly.access.gone",
+        f"wooly.access.who.{by.node}",
+        f"wooly.access.read.{by.world.names.key1}",
+        "wooly.lease.best",
+        f"wooly.billing.req.allow.{by.node}",
+    )
+    asked = encode({"runner": "local", "instance": "x", "slots": 1, "free": True})
+    for subject in (*subjects_, END):
+        await by.bus.client.publish(subject, asked, reply=by.bus.client.new_inbox())
+    await settled(by.bus, "publish")
+    assert all(refused(by.bus.refused, "publish", subject) for subject in subjects_), by.bus.refused
+
+
+@ATTACKS
+async def numbers_that_no_program_takes(by: Attacker) -> None:
+    """Scalars, dims and handles, too many, too few and without sense, for a program that is right."""
+    opened = await by.opened(vram_bytes=8 << 20)
+    answers = await dones(by, opened.session)
+    builder = Builder()
+    x = builder.external(DType.F64, (8,))
+    builder.emit("add", x, (x, builder.const(1.0, DType.F64)))
+    flush = Program(builder).flush([1])
+    right: dict[str, Any] = {
+        "program": flush.program,
+        "program_body": flush.program_body,
+        "dims": flush.dims_digest,
+        "dims_body": flush.dims,
+    }
+    cases: tuple[dict[str, Any], ...] = (
+        {"scalars": (float("nan"), float("inf"), -0.0) * 1000},
+        {"scalars": (2**63 - 1,) * 50_000},
+        {"handles": b""},
+        {"handles": pack_handles([1, 2, 3])},
+        {"handles": pack_handles([-1])},
+        {"handles": zlib.compress(bytes(1 << 20))},
+        {"handles": b"\x78"},
+        {"dims_body": flush.dims + bytes(8)},
+        {"dims_body": bytes(len(flush.dims))},
+        {"dims_body": b"", "dims_delta": (flush.dims_digest, b"\xff" * 400, b"\xff" * 800)},
+        {"kernels": (b"", b"\x91" * 1000)},
+        {"program_body": flush.program_body[:-3]},
+    )
+    for seq, fields in enumerate(cases, 1):
+        said = right | {"handles": pack_handles([1])} | fields
+        await by.send(opened.session, batch(opened.session, seq, epoch=opened.epoch, allocs=((seq, 64),), **said))
+        done = await asyncio.wait_for(answers.get(), DEADLINE_S)
+        assert done.fault is not None or done.needs, (seq, done)
+    await by.close(opened.session)

@@ -15,10 +15,14 @@ from bus_schemas.events import (
     DeviceAccounted,
     DeviceFact,
     Event,
+    NodeLeaving,
     NodeLost,
+    NodeRecovered,
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
+    SessionPriorityChanged,
+    TaskDisplaced,
     TaskStateChanged,
     UsageRecorded,
     encode_events,
@@ -219,4 +223,44 @@ async def leases_asked_for_without_end(by: Attacker) -> None:
             for _ in range(20):
                 await bus.client.publish("wooly.billing.req.allow.n2", data, reply=f"{subjects.inbox_prefix(by.world.names.key2)}.x.y")
             await bus.client.publish(f"wooly.billing.req.allow.{by.node}", data)
+        await bus.client.flush()
+
+
+@ATTACKS
+async def departures_and_returns_of_another_node(by: Attacker) -> None:
+    """And priorities of the victim's session, in messages that the bus lets through: what a node says counts for itself."""
+    now_ns = time.time_ns()
+    events = (
+        NodeLeaving(now_ns, by.node, 1, now_ns + 10**12),
+        NodeRecovered(now_ns, by.node, 2**62),
+        SessionPriorityChanged(now_ns, by.victim.name, by.node, 4),
+        SessionPriorityChanged(now_ns, by.victim.name, "n2", 0),
+        TaskDisplaced(now_ns, by.victim.task, by.node, lost=True, to="n2"),
+    )
+    before = by.rest("GET", f"/api/v1/tasks/{by.victim.task}", key=by.world.b)
+    async with stolen(by) as bus:
+        for event in events:
+            for subject in ("node.n2", f"session.{by.victim.name}.n2", "usage.n2"):
+                await state(bus, subject, event)
+        await state(bus, "node.n2", *events)
+    node = msgspec.json.decode(by.rest("GET", f"/api/v1/nodes/{by.node}", key=by.world.stack.admin)[1])
+    assert node["state"] == "ready", node
+    after = by.rest("GET", f"/api/v1/tasks/{by.victim.task}", key=by.world.b)
+    said = [{name: msgspec.json.decode(text)[name] for name in ("state", "priority", "node")} for _, text in (before, after)]
+    assert said[0] == said[1], said
+
+
+@ATTACKS
+async def usage_with_numbers_that_are_none(by: Attacker) -> None:
+    """Floats, NaN, numbers beyond 64 bits, the same twice, and repeats of no earlier session: nothing of it is on the victim's bill."""
+    now_ns = time.time_ns()
+    right: list[object] = ["n2", 1, 0, 1, by.victim.name, "best", by.victim.task, 0, now_ns - 10**9, now_ns, 10**9, 0, 1, 1, 0]
+    async with stolen(by) as bus:
+        for at in range(8, len(right)):
+            for value in (float("nan"), float("inf"), -1, 2**63, 1e300, "9" * 1000, [1], None):
+                data = encode([["usage.recorded.v1", *right[:at], value, *right[at + 1 :]]])
+                await bus.client.publish("wooly.evt.usage.n2", data)
+        for extra in ([10**18], [0, 10**18, 10**18, 10**18], [-(10**18)] * 6):
+            await bus.client.publish("wooly.evt.usage.n2", encode([["usage.recorded.v1", *right, *extra]]))
+            await bus.client.publish("wooly.evt.usage.n2", encode([["usage.recorded.v1", *right, *extra]] * 50))
         await bus.client.flush()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import http.client
 import json
+import re
 import socket
 import urllib.parse
 import urllib.request
 from typing import Final
 
 from tests.adversarial.stack.field import Attacker, Attacks
+from tests.support.access_table import CONTROLLER
 from tests.support.world import DEADLINE_S
 
 ATTACKS: Final = Attacks()
@@ -26,7 +29,8 @@ async def the_victims_task_read_and_changed(by: Attacker) -> None:
         by.refused("GET", task + path)
     by.refused("GET", f"/api/v1/placements/{by.victim.task}")
     by.refused("PATCH", task, {"priority": 4})
-    by.refused("POST", task + "/cancel")
+    for verb in ("cancel", "release", "move", "resume"):
+        by.refused("POST", f"{task}/{verb}", {})
     for page in (f"/tasks/{by.victim.task}", f"/tasks/{by.victim.task}/ran"):
         by.refused("GET", page)
 
@@ -183,9 +187,14 @@ async def notifications_to_what_only_the_controller_reaches(by: Attacker) -> Non
         "http://x.localhost/",
         "ftp://example.org/",
         "http://[64:ff9b::7f00:1]/",
+        "http://[64:ff9b::a9fe:a9fe]/latest/meta-data/",
+        "http://[::127.0.0.1]/",
+        "http://[fec0::1]/",
+        "http://example.org/\r\nHost: x",
         "javascript:alert(1)",
     ):
-        by.refused("POST", "/api/v1/runs", _TASK | {"script": "pass", "notify_url": url})
+        status, text = by.rest("POST", "/api/v1/runs", _TASK | {"script": "pass", "webhook": url})
+        assert status == 400 and json.loads(text)["errors"][0]["field"] == "webhook", (url, status, text[:300])
 
 
 @ATTACKS
@@ -214,6 +223,8 @@ async def nothing_without_a_key(by: Attacker) -> None:
     for path in ("tasks", "nodes", "keys", "tenants", "users", "audit", "config", "telemetry", "placements", "billing/credits", "groups"):
         status, text = by.rest("GET", f"/api/v1/{path}", key="")
         assert status == 401 and by.node.encode() not in text, path
+    for path in ("/schema/openapi.yaml", "/schema/openapi.yml", "/metrics", "/live/tasks", f"/live/task.{by.victim.task}"):
+        by.refused("GET", path, key="")  # the description as YAML took a second to write
     for page in ("/tasks", "/nodes", "/credits", "/settings", "/groups"):
         status, text = by.rest("GET", page, key="")
         assert by.victim.name.encode() not in text and by.node.encode() not in text, page
@@ -350,13 +361,18 @@ async def a_cookie_of_ones_own_without_its_token(by: Attacker) -> None:
     assert all(status in (401, 403) for status in answers), answers
 
 
-def _with_cookie(by: Attacker) -> list[int]:
+def _cookie_of(by: Attacker) -> str:
+    """Of a new session of the attacker's browser."""
     url = by.world.stack.addresses["controller"] + "/api/v1/session"
     request = urllib.request.Request(url, data=json.dumps({"key": by.key}).encode(), method="POST")
     request.add_header("Content-Type", "application/json")
     with urllib.request.urlopen(request, timeout=60, context=by.world.stack.context) as answer:
-        cookie = answer.headers["Set-Cookie"].partition(";")[0]
-    said = (
+        return str(answer.headers["Set-Cookie"].partition(";")[0])
+
+
+def _with_cookie(by: Attacker) -> list[int]:
+    cookie = _cookie_of(by)
+    said: tuple[dict[str, str], ...] = (
         {},
         {"X-CSRF-Token": "x"},
         {"X-CSRF-Token": cookie[-64:]},
@@ -417,3 +433,156 @@ async def tasks_without_end(by: Attacker) -> None:
     by.rest("POST", f"/api/v1/tasks/{json.loads(text)['id']}/cancel", key=by.world.b)
     for task in made:
         by.rest("POST", f"/api/v1/tasks/{task}/cancel")
+
+
+@ATTACKS
+async def pages_asked_for_on_a_hundred_connections(by: Attacker) -> None:
+    """Each with twenty requests at once. Requests of another tenant come between them, not behind them."""
+    host, port = _controller(by)
+    request = f"GET /tasks HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {by.key}\r\n\r\n".encode() * 20
+    answered = 0
+
+    async def ask(reader: asyncio.StreamReader) -> None:
+        nonlocal answered
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(1 << 16):
+                answered += data.count(b"HTTP/1.1 200")
+
+    connections = [await asyncio.open_connection(host, port, ssl=by.world.stack.context) for _ in range(100)]
+    reading = [asyncio.create_task(ask(reader)) for reader, _ in connections]
+    for _, writer in connections:
+        writer.write(request)
+    async with asyncio.timeout(DEADLINE_S):
+        while not answered:  # noqa: ASYNC110  # the tasks that read only count: the first answer sets no event
+            await asyncio.sleep(0.01)
+    before = answered
+    found = {(await asyncio.to_thread(by.rest, "GET", "/api/v1/tasks?limit=1", key=by.world.b))[0] for _ in range(3)}
+    between = answered - before
+    for _, writer in connections:
+        writer.transport.abort()
+    await asyncio.gather(*reading)
+    assert found == {200} and between < 150, between  # without turns each of the three waits for a hundred answers or more
+
+
+@ATTACKS
+async def guesses_of_what_the_victims_task_is(by: Attacker) -> None:
+    """A taken id is refused with one message, whether or not the rest of the guess is right."""
+    body = {"required_vram_mb": 1, "title": "a secret", "queue": True, "id": f"guessed-{by.fresh()}"}
+    assert by.rest("POST", "/api/v1/tasks", body, key=by.world.b)[0] in (201, 202)
+    answers = {by.rest("POST", "/api/v1/tasks", body | change) for change in ({}, {"title": "another"}, {"priority": 4})}
+    assert len(answers) == 1 and {status for status, _ in answers} == {409}, answers
+    runs = {by.rest("POST", "/api/v1/runs", body | {"script": script})[0] for script in ("pass", "print(1)")}
+    assert runs in ({400}, {409}), runs
+    by.rest("POST", f"/api/v1/tasks/{body['id']}/cancel", key=by.world.b)
+
+
+@ATTACKS
+async def a_gang_of_the_victims_name(by: Attacker) -> None:
+    """Tasks of two tenants are no gang, whatever they call it: each waits for more of its own."""
+    gang = {"required_vram_mb": 1, "title": "x", "queue": True, "gang": f"gang{by.fresh()}", "gang_size": 2}
+    made = [(json.loads(by.rest("POST", "/api/v1/tasks", gang, key=key)[1])["id"], key) for key in (by.world.b, by.key)]
+    states = [json.loads(by.rest("GET", f"/api/v1/tasks/{task}", key=key)[1])["state"] for task, key in made]
+    for task, key in made:
+        by.rest("POST", f"/api/v1/tasks/{task}/cancel", key=key)
+    assert states == ["queued", "queued"]
+
+
+@ATTACKS
+async def tokens_that_are_widened_or_changed(by: Attacker) -> None:
+    """A token does what its scopes say, makes nothing that outlives it, and is refused with a letter changed."""
+    status, text = by.rest("POST", "/api/v1/tokens", {"expires_in_s": 60, "scopes": ["read"]})
+    assert status == 200, text[:300]
+    token = json.loads(text)["token"]
+    assert by.rest("GET", "/api/v1/tasks?limit=1", key=token)[0] == 200
+    for method, path, body in (
+        ("POST", "/api/v1/tasks", _TASK),
+        ("POST", "/api/v1/runs", _TASK | {"script": "pass"}),
+        ("POST", "/api/v1/keys", {}),
+        ("POST", "/api/v1/tokens", {}),
+        ("POST", "/api/v1/session", {"key": token}),
+        ("GET", "/tasks", None),
+        ("GET", "/live/tasks", None),
+    ):
+        by.refused(method, path, body, key=token)
+    for body in ({"expires_in_s": 10**9}, {"expires_in_s": 1}, {"scopes": ["admin", "everything"]}, {"scopes": ["read"] * 9}):
+        by.refused("POST", "/api/v1/tokens", body)
+    at = len(token) // 2
+    for forged in (
+        token[:-1] + ("A" if token[-1] != "A" else "B"),
+        token[:at] + "~" + token[at + 1 :],
+        token + "A",
+        token.upper(),
+        token[3:],
+    ):
+        by.refused("GET", "/api/v1/tasks", key=forged)
+    by.refused("GET", "/api/v1/tasks", key="", Cookie=f"__Host-wooly_session={token}")
+
+
+@ATTACKS
+async def logins_that_lead_elsewhere(by: Attacker) -> None:
+    """What comes after a login, failed or not, is a path of this site."""
+    for target in (
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "\t//evil.example",
+        "javascript:alert(1)",
+        "/\r\nX: y",
+        "////x",
+    ):
+        form = urllib.parse.urlencode({"user": "unknown-user", "password": "x" * 12, "next": target}).encode()
+        location = await asyncio.to_thread(_location, by, "POST", "/login", form)
+        assert location.startswith("/login?") and "evil" not in location and "javascript" not in location, (target, location)
+    for page in ("/tasks/..%2f..%2fevil.example", "/nodes?x=//evil.example"):
+        location = await asyncio.to_thread(_location, by, "GET", page, None)
+        assert not location or location.startswith("/login?next=%2F"), location
+
+
+def _location(by: Attacker, method: str, path: str, body: bytes | None) -> str:
+    """Where an answer leads to; empty: nowhere."""
+    connection = http.client.HTTPSConnection(*_controller(by), context=by.world.stack.context, timeout=60)
+    kind = {"Content-Type": "application/x-www-form-urlencoded"} if body is not None else {}
+    connection.request(method, path, body, kind | {"Accept": "text/html"})
+    answer = connection.getresponse()
+    assert answer.status < 500, (path, answer.status)
+    answer.read()
+    connection.close()
+    return answer.headers.get("Location", "")
+
+
+@ATTACKS
+async def forms_of_another_site(by: Attacker) -> None:
+    """Every form, sent with the cookie of a session, without its token or with one that is wrong, changes nothing."""
+    cookie = await asyncio.to_thread(_cookie_of, by)
+    tried = 0
+    for (method, pattern), route in CONTROLLER.items():
+        if method != "POST" or route.form is None or pattern in ("/login", "/logout"):
+            continue
+        path = re.sub(r"\{\w+:str\}", "best", pattern)
+        for token in ({}, {"_csrf_token": "x"}, {"_csrf_token": cookie[-64:]}):
+            fields = {name: str(value).replace("$", by.tenant) for name, value in route.form.items()} | token
+            kind = {"Content-Type": "application/x-www-form-urlencoded", "Cookie": cookie}
+            status, _ = by.rest("POST", path, urllib.parse.urlencode(fields).encode(), key="", **kind)
+            assert status in (403, 404), (path, token, status)
+            tried += 1
+    assert tried > 30, tried
+
+
+@ATTACKS
+async def private_answers_in_caches(by: Attacker) -> None:
+    """No answer to an identity may be kept by a cache between, nor be shown in a frame or as another kind."""
+    for path in ("/api/v1/tasks", "/api/v1/session", "/api/v1/keys", "/tasks", "/credits/export.csv", "/api/v1/billing/accounts"):
+        headers = await asyncio.to_thread(_headers, by, path)
+        assert headers["cache-control"] == "no-store" and "etag" not in headers and "last-modified" not in headers, (path, headers)
+        assert headers["x-content-type-options"] == "nosniff" and headers["x-frame-options"] == "DENY", (path, headers)
+
+
+def _headers(by: Attacker, path: str) -> dict[str, str]:
+    """Of the answer, in lower case."""
+    connection = http.client.HTTPSConnection(*_controller(by), context=by.world.stack.context, timeout=60)
+    connection.request("GET", path, headers={"Authorization": f"Bearer {by.key}"})
+    answer = connection.getresponse()
+    assert answer.status == 200, (path, answer.status)
+    answer.read()
+    connection.close()
+    return {name.lower(): value for name, value in answer.getheaders()}

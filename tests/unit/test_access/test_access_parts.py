@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bus_schemas.quotas import Excess, Rate
 from services.kit.access.access import Access, authentication_on, hosts_of
-from services.kit.access.checker import FailureLimits, address_group
+from services.kit.access.checker import FailureLimits
 from services.kit.access.errors import CrossSite, Forbidden, Unauthenticated
 from services.kit.access.headers import SESSION, address_of, bearer, check_local_host, check_same_site, is_secure, read_cookie
 from services.kit.access.rules import ROLES, SCOPES, Action, Identity, allowed, check_grant, check_over, may_at_all, rights
@@ -29,6 +29,7 @@ from services.kit.access.tokens import (
     write_login_flow,
     write_token,
 )
+from services.kit.addresses import address_group
 from services.kit.errors import SettingError
 from tests.support.access_table import MAY, ONLY_CLUSTER, SCOPED
 from wooly.shared.tls import is_loopback

@@ -20,6 +20,7 @@ from bus_schemas.events import (
     SessionOpenedFact,
     TaskDisplaced,
     TaskPlaced,
+    TaskStayed,
     TaskSubmitted,
     UsageRecorded,
 )
@@ -49,6 +50,11 @@ def opened(session: str, node: str, replaces: str = "", task: str = "t", tenant:
 
 def closed(session: str, node: str, reason: str = "displaced") -> SessionClosedFact:
     return SessionClosedFact(START, session, node, reason, 0, 0, 0, 0, "")
+
+
+def died(session: str, node: str) -> SessionClosedFact:
+    """Its node started anew."""
+    return msgspec.structs.replace(closed(session, node, "node_restarted"), failed=True)
 
 
 def lost(node: str, task: str = "t") -> TaskDisplaced:
@@ -89,6 +95,8 @@ BEGUN = [opened("kb-1", "a"), used("kb-1", "a", 10)]
 LOST = [*BEGUN, lost("a"), placed("b"), opened("kb-2", "b", "kb-1")]
 """Ten seconds were charged on a lost node."""
 MOVED = [*BEGUN, moved("a"), closed("kb-1", "a"), placed("b"), opened("kb-2", "b", "kb-1")]
+GOES = [opened("kb-1", "a"), TaskDisplaced(AT, "t", "a", False, "b", (0,)), opened("kb-2", "b", "kb-1")]
+"""It runs ahead on the node to which it is moved."""
 ANEW = [NodeLost(START, "a", 1, "silent"), NodeRecovered(START, "a", 1), placed("b")]
 """The node was lost before the log had a session of the task there."""
 EXECUTOR = [opened("kb-2", "a", "kb-1"), closed("kb-1", "a", "executor_lost")]
@@ -113,6 +121,44 @@ EXECUTOR = [opened("kb-2", "a", "kb-1"), closed("kb-1", "a", "executor_lost")]
         pytest.param([*LOST, lost("a"), used("kb-2", "b", 20, repeats=20)], {"a": 10, "b": 10}, id="a loss that is recorded twice"),
         pytest.param([*LOST, used("kb-2", "b", 10, repeats=10), lost("a"), used("kb-2", "b", 5, repeats=5)], {"a": 10, "b": 5},
                      id="a loss that is recorded again later"),
+        pytest.param([*GOES, used("kb-1", "a", 10), used("kb-2", "b", 10, repeats=10), closed("kb-1", "a"), used("kb-2", "b", 3)],
+                     {"a": 10, "b": 3}, id="ahead: charged once"),
+        pytest.param([*GOES, used("kb-2", "b", 10, repeats=10), used("kb-1", "a", 10), closed("kb-1", "a"), used("kb-2", "b", 3)],
+                     {"a": 0, "b": 13}, id="ahead: the log has it first"),
+        pytest.param([*GOES, used("kb-2", "b", 4, repeats=4), used("kb-1", "a", 6), used("kb-2", "b", 6, repeats=6), used("kb-1", "a", 4)],
+                     {"a": 2, "b": 8}, id="ahead: the log has some of each first"),
+        pytest.param([*GOES, used("kb-1", "a", 4), used("kb-2", "b", 13, repeats=10), used("kb-1", "a", 6), closed("kb-1", "a")],
+                     {"a": 4, "b": 9}, id="ahead: it runs alone before the log has all of the other one"),
+        pytest.param([*GOES, used("kb-1", "a", 5), closed("kb-1", "a"), used("kb-2", "b", 5, repeats=5), used("kb-2", "b", 4, repeats=4)],
+                     {"a": 5, "b": 4}, id="ahead: no more than was charged is free"),
+        pytest.param([*GOES, used("kb-1", "a", 5), used("kb-2", "b", 3, repeats=3), TaskStayed(AT, "t", "a", "no"), closed("kb-2", "b"),
+                      used("kb-1", "a", 5)], {"a": 10, "b": 0}, id="ahead: it stays"),
+        pytest.param([*GOES[:2], TaskStayed(AT, "t", "a", "no"), GOES[2], used("kb-2", "b", 3, repeats=3), used("kb-1", "a", 5)],
+                     {"a": 2, "b": 3}, id="ahead: it stays, and the log has the session late"),
+        pytest.param([*GOES, used("kb-1", "a", 5), NodeLost(START, "b", 1, "silent"), TaskStayed(AT, "t", "a", "no"), used("kb-1", "a", 5),
+                      used("kb-2", "b", 9, repeats=9)], {"a": 10, "b": 0}, id="ahead: its node was lost, and reports late"),
+        pytest.param([*GOES, used("kb-1", "a", 5), used("kb-2", "b", 5, repeats=5), lost("a"), placed("c"), opened("kb-3", "c", "kb-1"),
+                      used("kb-3", "c", 8, repeats=5)], {"a": 5, "b": 0, "c": 3}, id="ahead: the other one's node is lost"),
+        pytest.param([*GOES, *(event for number in range(3, 9) for event in (opened(f"kb-{number}", "b", "kb-1"),
+                      used(f"kb-{number}", "b", 5, repeats=5), closed(f"kb-{number}", "b", "x"))), used("kb-1", "a", 5)],
+                     {"a": 0, "b": 20}, id="ahead: what is tried again is charged once, as often as tries are made"),
+        pytest.param([*GOES, used("kb-1", "a", 5), closed("kb-2", "b", "x"), *(event for number in range(3, 9) for event in (
+                      opened(f"kb-{number}", "b", "kb-1"), used(f"kb-{number}", "b", 5, repeats=5), closed(f"kb-{number}", "b", "x")))],
+                     {"a": 5, "b": 15}, id="ahead: not more often than tries are made"),
+        pytest.param([*GOES, opened("kb-3", "a", "kb-1"), died("kb-1", "a"), used("kb-3", "a", 14), died("kb-3", "a"),
+                      closed("kb-2", "b", "unused"), placed("b"), opened("kb-4", "b", "kb-3", origin="kb-1"),
+                      used("kb-4", "b", 14, repeats=14)], {"a": 14, "b": 0}, id="ahead: the other node starts anew, and it is not used"),
+        pytest.param([*GOES, opened("kb-3", "a", "kb-1"), died("kb-1", "a"), used("kb-3", "a", 5), used("kb-2", "b", 5, repeats=5),
+                      closed("kb-3", "a"), used("kb-2", "b", 2)], {"a": 5, "b": 2}, id="ahead: the other one's node starts anew"),
+        pytest.param([*GOES, used("kb-1", "a", 10), closed("kb-2", "b", "unused"), opened("kb-3", "a", "kb-1"), died("kb-1", "a"),
+                      died("kb-3", "a"), opened("kb-4", "a", "kb-3", origin="kb-1"), used("kb-4", "a", 11, repeats=10), died("kb-4", "a"),
+                      placed("b"), opened("kb-5", "b", "kb-4", origin="kb-1"), used("kb-5", "b", 12, repeats=11)], {"a": 11, "b": 1},
+                     id="it is ended again where it is to leave"),
+        pytest.param([*GOES, used("kb-1", "a", 10), closed("kb-1", "a"), opened("kb-3", "b", "kb-2", origin="kb-1"), died("kb-2", "b"),
+                      used("kb-3", "b", 14, repeats=10)], {"a": 10, "b": 4}, id="ahead: it took the place, and its node starts anew"),
+        pytest.param([*GOES, used("kb-1", "a", 10), closed("kb-1", "a"), used("kb-2", "b", 6, repeats=6),
+                      opened("kb-3", "b", "kb-2", origin="kb-1"), died("kb-2", "b"), used("kb-3", "b", 14, repeats=10)],
+                     {"a": 10, "b": 10}, id="ahead: and what it had repeated is repeated for a charge"),
         pytest.param([*MOVED, used("kb-2", "b", 12, repeats=11)], {"a": 10, "b": 2}, id="moved"),
         pytest.param([opened("kb-1", "a"), moved("a"), used("kb-1", "a", 10), closed("kb-1", "a"), placed("b"), opened("kb-2", "b", "kb-1"),
                       used("kb-2", "b", 12, repeats=11)], {"a": 10, "b": 2}, id="moved: it is charged until it has left"),

@@ -20,8 +20,10 @@ from bus_schemas.events import (
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
+    TaskDisplaced,
     TaskPlaced,
     TaskStateChanged,
+    TaskStayed,
     TaskSubmitted,
     decode_events,
     encode_events,
@@ -231,3 +233,37 @@ def test_a_log_without_percentages_charges_nothing() -> None:
     """As all logs of earlier versions: old bills do not change."""
     old = msgspec.structs.asdict(TaskSubmitted(0, "t", "acme", 2, 1, exclusive=True))
     assert old["hold_percent"] == 0
+
+
+def test_a_reservation_that_moves_holds_devices_where_it_went() -> None:
+    """And a view that is saved and read in between is the same afterwards."""
+    log = Log()
+    log.add(NodeRegistered(0, "m", "m", "", 1, (DeviceFact(0, "gpu", "cuda", CORES, 1 << 30),)))
+    log.task(100, reservation=True)
+    log.opens(101)
+    log.add(TaskDisplaced(110 * S, "t", "n", False, "m", (0,)))
+    log.add(SessionOpenedFact(111 * S, "s2", "acme", "t", "m", 0, 2, 0, replaces="s"))
+    log.closes(112)
+    view, n_read = BillingView.decode(log.fold().encode()), len(log.messages)
+    log.add(SessionOpenedFact(113 * S, "s3", "acme", "t", "m", 0, 2, 0))
+    for at_s, session in ((120, "s2"), (130, "s3")):
+        log.add(SessionClosedFact(at_s * S, session, "m", "", 0, 0, 0, 0, ""))
+    for position, events in enumerate(log.messages[n_read:], start=n_read + 1):
+        view.apply(position, events)
+    whole = log.fold()
+    assert verify(view, whole).ok
+    open_holds = {(node, gpu): hold.from_ns for node, held in whole.holds.devices.items() for gpu, holds in held.items() for hold in holds
+                  if not hold.to_ns}  # fmt: skip
+    assert open_holds == {("m", 0): 130 * S}
+
+
+def test_a_reservation_that_stays_holds_nothing_where_it_was_to_go() -> None:
+    log = Log()
+    log.task(100, reservation=True)
+    log.opens(101)
+    log.add(TaskDisplaced(110 * S, "t", "n", False, "m", (0,)), TaskStayed(115 * S, "t", "n", "no"))
+    log.closes(120)
+    view = log.fold()
+    assert {node: [(hold.from_ns, hold.to_ns) for hold in holds[0]] for node, holds in view.holds.devices.items()} == {
+        "n": [(100 * S, 101 * S), (120 * S, 0)]
+    }

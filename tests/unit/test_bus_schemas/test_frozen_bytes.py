@@ -14,6 +14,7 @@ WITHOUT_ORIGIN = bytes.fromhex(
     "f0000000000000c401689192010891940203c403616263909194000100089104a5747261636591c4016b"
 )
 WITH_ORIGIN = b"\xdc\x00\x12" + WITHOUT_ORIGIN[3:] + b"\xaatrain.py:3"
+WITH_REPEATS = b"\xdc\x00\x13" + WITH_ORIGIN[3:] + b"\xc3"
 BATCH = Batch(
     session="s",
     epoch=2,
@@ -36,11 +37,13 @@ USE_WITH_ORIGIN = bytes.fromhex("2a00000095c4084141414141414141c4084242424242424
 USE = ProgramUse(b"A" * 8, b"B" * 8, ("add x2",))
 
 
-def test_batches_with_and_without_an_origin() -> None:
+def test_batches_with_and_without_an_origin_and_repeats() -> None:
     assert decode_batch(WITHOUT_ORIGIN) == BATCH
     located = msgspec.structs.replace(BATCH, origin="train.py:3")
-    assert decode_batch(WITH_ORIGIN) == located and encode_batch(located) == WITH_ORIGIN
-    assert decode_batch(WITH_ORIGIN[:2] + b"\x13" + WITH_ORIGIN[3:] + b"\xc0") == located, "a later field is skipped"
+    assert decode_batch(WITH_ORIGIN) == located
+    repeats = msgspec.structs.replace(located, repeats=True)
+    assert decode_batch(WITH_REPEATS) == repeats and encode_batch(repeats) == WITH_REPEATS
+    assert decode_batch(WITH_REPEATS[:2] + b"\x14" + WITH_REPEATS[3:] + b"\xc0") == repeats, "a later field is skipped"
     with pytest.raises(msgspec.ValidationError):
         decode_batch(WITH_ORIGIN[:-11] + b"\x01")
 

@@ -100,6 +100,8 @@ def test_a_waiting_task_has_no_node_and_no_placement() -> None:
         "node": None,
         "node_name": None,
         "gpus": [],
+        "move": None,
+        "stayed": None,
         "sessions": 0,
         "submitted_at": "1970-01-01T00:00:00.000Z",
         "updated_at": "1970-01-01T00:00:00.000Z",

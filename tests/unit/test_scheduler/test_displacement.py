@@ -22,6 +22,7 @@ from bus_schemas.events import (
     TaskPriorityChanged,
     TaskRefused,
     TaskStateChanged,
+    TaskStayed,
     TaskSubmitted,
 )
 from scheduler.placement import ClusterView, Decision, QueueMemory, decide, expired_waiting, queue_decisions, queue_due_ns, sessions_to_end
@@ -48,6 +49,10 @@ def opened(name: str, on: str, of: str = "t", tenant: str = "acme") -> SessionOp
     return SessionOpenedFact(3, name, tenant, of, on, 0, 0, GIB)
 
 
+def ahead(name: str, on: str, of: str) -> SessionOpenedFact:
+    return msgspec.structs.replace(opened(name, on), replaces=of)
+
+
 def closed(name: str, on: str, reason: str = "done", outcome: Outcome | None = None, *, failed: bool = False) -> SessionClosedFact:
     return SessionClosedFact(5, name, on, reason, 0, 0, 0, 0, "", failed, outcome)
 
@@ -58,6 +63,15 @@ def left(name: str, on: str) -> SessionClosedFact:
 
 def moved(on: str, to: str = "", of: str = "t") -> TaskDisplaced:
     return TaskDisplaced(4, of, on, False, to)
+
+
+def goes(on: str, to: str) -> TaskDisplaced:
+    """To a node where memory is held for it."""
+    return TaskDisplaced(4, "t", on, False, to, (0,))
+
+
+def stays(on: str) -> TaskStayed:
+    return TaskStayed(5, "t", on, "the node does not answer")
 
 
 def given_up(on: str, to: str = "", of: str = "t") -> TaskDisplaced:
@@ -90,6 +104,7 @@ def after(*events: Event, wish: TaskSubmitted = ONCE) -> ClusterView:
 
 RUNS = (opened("s", "a"),)
 AWAY = (*RUNS, silent("a"), given_up("a"))
+GOES = (*RUNS, goes("a", "b"), ahead("s2", "b", "s"))
 
 
 @pytest.mark.parametrize(
@@ -123,6 +138,32 @@ AWAY = (*RUNS, silent("a"), given_up("a"))
         ((*RUNS, opened("r", "a"), silent("a"), given_up("a")), WAITING, set(), {"r", "s"}),
         ((silent("a"), given_up("a")), WAITING, set(), set()),
         ((TaskStateChanged(3, "t", "started"), silent("a"), given_up("a")), WAITING, set(), set()),
+        # it is moved to where memory is held for it
+        ((*RUNS, goes("a", "b")), STARTED, {"s"}, {"s"}),
+        (GOES, STARTED, {"s", "s2"}, {"s"}),
+        ((*GOES, left("s", "a")), STARTED, {"s2"}, set()),
+        ((*GOES, left("s", "a"), closed("s2", "b", "done", MAIN)), COMPLETED, set(), set()),
+        ((*GOES, left("s", "a"), silent("b")), FAILED, {"s2"}, set()),
+        ((*GOES, left("s", "a"), silent("a")), STARTED, {"s2"}, set()),
+        ((*GOES, closed("s2", "b", "unused")), STARTED, {"s"}, {"s"}),
+        ((*GOES, closed("s2", "b", "unused"), stays("a")), STARTED, {"s"}, set()),
+        ((*GOES, stays("a")), STARTED, {"s"}, {"s2"}),
+        ((*GOES, stays("b")), STARTED, {"s", "s2"}, {"s"}),
+        ((*RUNS, goes("a", "b"), stays("a"), ahead("s2", "b", "s")), STARTED, {"s"}, {"s2"}),
+        ((*GOES, stays("a"), closed("s2", "b", "unused"), closed("s", "a", "done", MAIN)), COMPLETED, set(), set()),
+        ((*GOES, silent("b")), STARTED, {"s"}, {"s2"}),
+        ((*GOES, silent("b"), closed("s", "a", "done", MAIN)), COMPLETED, set(), {"s2"}),
+        ((*GOES, silent("a")), FAILED, {"s", "s2"}, set()),
+        ((*GOES, silent("a"), given_up("a"), left("s2", "b")), WAITING, set(), {"s"}),
+        ((*GOES, closed("s", "a", "done", MAIN)), STARTED, {"s2"}, set()),
+        ((*GOES, closed("s", "a", "done", MAIN), closed("s2", "b", "unused")), COMPLETED, set(), set()),
+        ((*RUNS, goes("a", "b"), left("s", "a")), WAITING, set(), set()),
+        ((*RUNS, goes("a", "b"), left("s", "a"), ahead("s2", "b", "s")), STARTED, {"s2"}, set()),
+        ((*RUNS, silent("b"), goes("a", "b")), STARTED, {"s"}, set()),
+        ((*RUNS, goes("a", "b"), goes("a", "c")), STARTED, {"s"}, {"s"}),
+        ((*GOES, goes("a", "c")), STARTED, {"s"}, {"s", "s2"}),
+        ((*AWAY, placed("b"), opened("s2", "b"), back("a"), goes("b", "a"), ahead("s3", "a", "s2")),
+         STARTED, {"s2", "s3"}, {"s", "s2"}),
         # it is moved
         ((*RUNS, moved("a")), STARTED, {"s"}, {"s"}),
         ((*RUNS, moved("a"), left("s", "a")), WAITING, set(), set()),
@@ -184,8 +225,9 @@ def test_what_becomes_of_a_task(events: tuple[Event, ...], phase: Phase, session
     )  # fmt: skip
     assert seen.placed is None or phase is not WAITING
     assert {name for name in NODES if "t" in view.nodes[name].tasks} == (
-        {seen.placed.node} if seen.placed is not None and phase in (PLACED, STARTED) else set()
+        {place.node for place in (seen.placed, seen.moving) if place is not None} if phase in (PLACED, STARTED) else set()
     )
+    assert seen.moving is None or phase is STARTED
 
 
 def test_a_task_that_waits_again_is_as_it_was_when_it_was_submitted() -> None:
@@ -244,6 +286,28 @@ def test_a_session_that_is_given_up_holds_memory_until_it_is_over() -> None:
     assert held == [[0, 0, 0], [1, 0, 0], [2, 0, 0], [1, 0, 0], [0, 1, 0]]
 
 
+def test_a_task_that_moves_holds_memory_where_it_runs_and_where_it_goes() -> None:
+    histories = (RUNS, (*RUNS, goes("a", "b")), GOES, (*GOES, left("s", "a")), (*GOES, stays("a")), (*GOES, stays("a"), left("s2", "b")))
+    views = [after(*events) for events in histories]
+    assert [(view.columns.devices[3] // GIB).tolist() for view in views] == [
+        [1, 0, 0], [1, 1, 0], [1, 1, 0], [0, 1, 0], [1, 1, 0], [1, 0, 0]
+    ]  # fmt: skip
+    places = [(view.tasks["t"].placed, view.tasks["t"].moving, view.tasks["t"].leaving) for view in views]
+    assert [(placed and placed.node, moving and moving.node, leaving and leaving.to) for placed, moving, leaving in places] == [
+        ("a", None, None), ("a", "b", "b"), ("a", "b", "b"), ("b", None, None), ("a", None, None), ("a", None, None)
+    ]  # fmt: skip
+    assert views[4].tasks["t"].stayed == "the node does not answer" and not views[3].tasks["t"].stayed
+
+
+def test_a_task_whose_node_is_lost_before_it_is_moved_holds_nothing_where_it_was_to_go() -> None:
+    """The move was decided before the loss, and has its place in the log behind it."""
+    view = after(*RUNS, silent("a"), goes("a", "b"))
+    assert view.tasks["t"].phase is FAILED and view.tasks["t"].moving is None
+    assert not any(node.tasks for node in view.nodes.values())
+    view.apply(view.position + 1, left("s", "a"))
+    assert (view.columns.devices[3] // GIB).tolist() == [0, 0, 0]
+
+
 def test_a_session_that_is_given_up_follows_no_priority() -> None:
     view = after(*AWAY, placed("b"), opened("s2", "b"), back("a"), TaskPriorityChanged(6, "t", 3), SessionPriorityChanged(6, "s", "a", 1))
     assert view.to_reprioritise == {"s2"} and view.to_end == {"s"} and view.sessions["s"].priority == 1
@@ -270,13 +334,20 @@ def test_sessions_of_others_on_the_node_are_left_alone() -> None:
         (AWAY, []),  # the node is not here
         ((*AWAY, back("a")), [NodeRequest("a", "t", displaced=("s",))]),
         ((*AWAY, back("a"), TaskStateChanged(6, "t", "cancelled", "cancelled by ann")), [NodeRequest("a", "t", by="ann")]),
-        ((*RUNS, moved("a")), [NodeRequest("a", "t", displaced=("s",), grace_ms=10_000)]),
-        ((*RUNS, opened("r", "a"), moved("a")), [NodeRequest("a", "t", displaced=("r", "s"), grace_ms=10_000)]),
+        ((*RUNS, moved("a")), [NodeRequest("a", "t", displaced=("s",))]),
+        ((*RUNS, opened("r", "a"), moved("a")), [NodeRequest("a", "t", displaced=("r", "s"))]),
         ((*AWAY, back("a"), placed("a"), opened("s2", "a"), moved("a")),
-         [NodeRequest("a", "t", displaced=("s",)), NodeRequest("a", "t", displaced=("s2",), grace_ms=10_000)]),
+         [NodeRequest("a", "t", displaced=("s", "s2"))]),
+        ((*AWAY, back("a"), placed("a"), opened("s2", "a"), goes("a", "b")),
+         [NodeRequest("a", "t", displaced=("s",)), NodeRequest("a", "t", displaced=("s2",), asks=True)]),
+        ((*RUNS, goes("a", "b")), [NodeRequest("a", "t", displaced=("s",), asks=True)]),
+        ((*GOES, TaskStateChanged(6, "t", "cancelled", "cancelled by ann")),
+         [NodeRequest("a", "t", by="ann"), NodeRequest("b", "t", by="ann")]),
+        ((*GOES, stays("a")), [NodeRequest("b", "t", displaced=("s2",))]),
+        ((*GOES, left("s", "a")), []),
         ((*RUNS, moved("a"), TaskStateChanged(6, "t", "cancelled", "cancelled by ann")), [NodeRequest("a", "t", by="ann")]),
         ((*RUNS, moved("a"), TaskPriorityChanged(6, "t", 3)),
-         [NodeRequest("a", "t", displaced=("s",), grace_ms=10_000), NodeRequest("a", "t", 3)]),
+         [NodeRequest("a", "t", displaced=("s",)), NodeRequest("a", "t", 3)]),
     ],
 )  # fmt: skip
 def test_what_nodes_are_asked_for(events: tuple[Event, ...], requests: list[NodeRequest]) -> None:

@@ -27,6 +27,7 @@ def test_global_settings_have_these_names_and_limits() -> None:
         "queue_reservations_max": 10_000,
         "default_vram_mb": BYTES_MAX // MIB,
         "pack": 1,
+        "defragment_after_ms": WEEK_MS,
     }
     assert NODE_LIMITS == {"overcommit_vram_percent": 1000, "drained": 1}
 
@@ -39,6 +40,7 @@ def test_each_default_is_within_its_limit() -> None:
         "queue_reservations_max": 32,
         "default_vram_mb": 4096,
         "pack": 0,
+        "defragment_after_ms": 0,
     }
     assert all(0 <= DEFAULTS[key] <= most for key, most in GLOBAL_LIMITS.items())
 

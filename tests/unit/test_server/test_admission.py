@@ -9,7 +9,7 @@ import pytest
 
 from bus_schemas import faults
 from bus_schemas.session import OpenSession
-from services.server.admission import OpenQuotas, check_quota, check_request, quota_fault
+from services.server.admission import DomainTurns, OpenQuotas, check_quota, check_request, quota_fault
 
 GOOD = OpenSession("s", "t", "", 0, (0,), 1 << 30)
 GIB = 1 << 30
@@ -105,3 +105,27 @@ def test_opens_are_limited_by_key_and_by_tenant_and_sessions_by_tenant() -> None
         assert local.refuse("a", "local", 0, 0) is None
         local.opened("a", "local", 0)
     assert local.refuse("b", "local", 0, 0) is None, "without authentication all clients are one principal"
+
+
+def test_a_domain_that_asks_without_a_pause_waits_for_its_turn() -> None:
+    second, turns = 10**9, DomainTurns()
+    turns.ask("hostile", second)
+    assert turns.next == "hostile"
+    turns.ask("best", 2 * second)
+    assert turns.next == "hostile", "it asked first"
+    turns.taken("hostile")
+    for tenth in range(20, 60):
+        turns.ask("hostile", tenth * second // 10)
+        turns.ask("best", tenth * second // 10)
+        assert turns.next == "best"
+    turns.taken("best")
+    assert turns.next == "hostile"
+
+
+def test_a_domain_that_asks_no_more_has_no_turn() -> None:
+    second, turns = 10**9, DomainTurns()
+    turns.ask("lost", second)
+    turns.ask("best", 3 * second)
+    assert turns.next == "lost"
+    turns.ask("best", 7 * second)
+    assert turns.next == "best"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,3 +113,34 @@ def test_a_full_cache_says_so_and_leaves_nothing(node: Node) -> None:
     port.close()
     until(lambda: not node.files(), "the node notices")
     assert keep(node.door("a")) == Kept()
+
+
+def test_work_on_the_cache_keeps_no_session_waiting(node: Node) -> None:
+    """Another process holds the lock of the lists: a model waits for it, and the chunks of sessions come meanwhile."""
+    door, session = node.door("a"), DataPort(node.addresses, "a-session", "token")
+    with (node.folder / "cache" / "lock").open("w") as lock, ThreadPoolExecutor(1) as thread:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keeping = thread.submit(keep, door)
+        until(lambda: len(node.files()) == 2, "the chunk and the manifest came")
+        for number in range(20):
+            session.put([memoryview(f"chunk {number}".encode())])
+        assert not keeping.done()
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        assert keeping.result() == Kept()
+    assert names(door) == ["base"]
+
+
+def test_the_lists_of_a_domain_name_so_many_tensors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor without bytes costs the client nothing, and each question about the models reads it."""
+    monkeypatch.setattr("services.server.executor.model_cache._ENTRIES_MAX", 10)
+    port = node.door("a")
+    for name, count, fits in (("one", 6, True), ("two", 5, False), ("two", 4, True), ("one", 6, True), ("one", 7, False)):
+        manifest = encode_manifest(ModelManifest(name, "", tuple(ModelTensor(f"t{at}", "U8", (0,), 0, ()) for at in range(count))))
+        port.put([memoryview(manifest)])
+        digest = blake3(manifest).digest()
+        if fits:
+            assert port.ask(Keep(digest)) == Kept()
+        else:
+            with pytest.raises(RefusedError, match="lists of tensors"):
+                port.ask(Keep(digest))
+    assert names(port) == ["one", "two"]

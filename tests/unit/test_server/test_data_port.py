@@ -207,6 +207,20 @@ def test_unauthenticated_clients_do_not_lock_out_others(dial: Dial) -> None:
     assert serves(first) and serves(last)
 
 
+def test_a_tenant_with_many_sessions_does_not_lock_out_others(dial: Dial, staging: Staging) -> None:
+    """When all connections are taken, the tenant with the most loses its oldest."""
+    first = hello(dial(), "b")
+    for number in range(4):
+        staging.open(f"hostile{number}", f"token of hostile{number}", 1 << 20, tenant="hostile")
+    peers = [hello(dial(), f"hostile{number % 4}") for number in range(19)]
+    last = hello(dial(), "a")
+    assert closed(peers[0])
+    assert all(serves(peer) for peer in (first, last, *peers[1:]))
+    peers.append(hello(dial(), "hostile0"))
+    assert closed(peers[1])
+    assert all(serves(peer) for peer in (first, last, *peers[2:]))
+
+
 def test_a_chunk_that_does_not_come_in_time_ends_its_connection(dial: Dial, monkeypatch: pytest.MonkeyPatch) -> None:
     peer = hello(dial())
     monkeypatch.setattr(module, "_CHUNK_S", 0.3)
