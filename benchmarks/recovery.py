@@ -1,10 +1,12 @@
 """What it takes to build a session again, and what images cost a training.
 
-    python -m benchmarks.recovery [--publish]
+    python -m benchmarks.recovery [--publish | --moves]
 
 *Continue*: from the kill of the executor to the first new answer, of a session with few batches. *Repeat*: the same with 2,000 batches,
-less the time to continue, beside the time in which they ran first. *Images*: seconds for a fixed number of steps on a session of 500 MB
-with the default policy, beside none, in turns. Publishes to docs/durability.md.
+less the time to continue, beside the time in which they ran first. *Move*: the longest wait for the answer of a batch while a session of
+500 MB, every buffer of which changes again and again, is moved to a second node on this machine; beside that, the longest in the seconds
+before. *Images*: seconds for a fixed number of steps on a session of 500 MB with the default policy, beside none, in turns. Publishes to
+docs/durability.md.
 """
 
 from __future__ import annotations
@@ -13,10 +15,12 @@ import argparse
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from tests.support.node import NO_IMAGES_S, Node, Program, increment, until
+from tests.support.plane import Controller
 from tests.support.sections import write_section
 from tests.support.stack import ROOT
 from wooly.link import Flush
@@ -26,6 +30,7 @@ _ROUNDS: Final = 5
 _BATCHES: Final = 2_000
 _BUFFERS: Final = 64
 _BUFFER_BYTES: Final = 8_000_000
+_BEFORE_S: Final = 3
 _TURNS: Final = 2
 _STEPS_S: Final = 75
 
@@ -52,6 +57,39 @@ def _rebuilt(node: Node, batches: int) -> tuple[float, float]:
     return first_s, again_s
 
 
+def _longest_s(session: Session, program: Program, over: Callable[[], bool]) -> float:
+    """The longest wait for a batch, until it is ``over``."""
+    longest_s, step = 0.0, 0
+    while not over():
+        began_s = time.monotonic()
+        session.wait(session.submit(program.flush([1 + step % _BUFFERS])))
+        longest_s, step = max(longest_s, time.monotonic() - began_s), step + 1
+    return longest_s
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    until_s = time.monotonic() + seconds
+    return lambda: time.monotonic() > until_s
+
+
+def _moved(node: Node, controller: Controller) -> tuple[float, float, float]:
+    """The longest wait before the move and in it, and how long the move takes, in seconds."""
+    session, program = node.open(controller_url=controller.url, required_vram_mb=1024), increment(_BUFFER_BYTES // 8)
+    for handle in range(1, _BUFFERS + 1):
+        session.wait(session.submit(Flush(allocs=[(handle, _BUFFER_BYTES)])))
+    before_s = _longest_s(session, program, _after(_BEFORE_S))
+    task, home = f"/api/v1/tasks/{session.info.task}", session.info.session
+    until(lambda: controller.get(task)["state"] == "started", "the session is in the log")
+    assert controller.ask("POST", f"{task}/move", {}).status == 200
+    began_s = time.monotonic()
+    moving_s = _longest_s(session, program, lambda: session.info.session != home)
+    took_s = time.monotonic() - began_s
+    moving_s = max(moving_s, _longest_s(session, program, _after(1)))
+    session.close()
+    until(lambda: controller.get(task)["state"] == "completed", "its end")
+    return before_s, moving_s, took_s
+
+
 def _steps_s(node: Node, steps: int, target_s: int) -> float:
     """Seconds for ``steps`` waits on a session that holds 500 MB."""
     session, program = node.open(recovery_target_s=target_s), increment(_BUFFER_BYTES // 8)
@@ -69,19 +107,34 @@ def _steps_s(node: Node, steps: int, target_s: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
     parser.add_argument("--publish", action="store_true")
+    parser.add_argument("--moves", action="store_true", help="only what moves take, each of them")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, Node(Path(folder), WOOLY_BACKEND="host", WOOLY_DEVICE_VRAM_MB="4096") as node:
+    settings = {"WOOLY_BACKEND": "host", "WOOLY_DEVICE_VRAM_MB": "4096"}
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other, Node(Path(folder), **settings) as node:
+        with Node(Path(other), beside=node, NODE_NAME="other", **settings):
+            controller = Controller(node.nats.url, Path(other))
+            controller.start()
+            until(lambda: len(controller.get("/api/v1/nodes")["items"]) == 2, "two nodes")
+            moves = [_moved(node, controller) for _ in range(_ROUNDS)]
+            controller.stop()
+        if options.moves:
+            for before_s, moving_s, took_s in moves:
+                print(f"{before_s:.2f} s before, {moving_s:.2f} s in the move, which took {took_s:.1f} s")
+            return
         few, many = [_rebuilt(node, 10) for _ in range(_ROUNDS)], [_rebuilt(node, _BATCHES) for _ in range(_ROUNDS)]
         until(lambda: node.info().devices, "an executor")
         steps = int(_STEPS_S * 200 / _steps_s(node, 200, NO_IMAGES_S))
         turns = [(_steps_s(node, steps, NO_IMAGES_S), _steps_s(node, steps, 30)) for _ in range(_TURNS)]
     continued_s = statistics.median(again_s for _, again_s in few)
     first_s, again_s = (statistics.median(column) for column in zip(*many, strict=True))
+    before_s, moving_s, took_s = (statistics.median(column) for column in zip(*moves, strict=True))
     ratio = statistics.median(images_s / none_s for none_s, images_s in turns)
     text = (
         "| | |\n|---|---|\n"
         f"| from the kill of an executor to the next answer, median of {_ROUNDS} | {continued_s:.1f} s |\n"
         f"| {_BATCHES:,} batches: ran first in, repeated in | {first_s:.2f} s, {max(0.0, again_s - continued_s):.2f} s |\n"
+        f"| longest wait for a batch while 500 MB are moved, in the seconds before | {moving_s:.2f} s, {before_s:.2f} s |\n"
+        f"| from the order until the script continues on the other node | {took_s:.1f} s |\n"
         f"| {steps:,} steps on 500 MB with images, beside none | {ratio:.3f} times as long |\n"
     )
     print(text)

@@ -35,8 +35,8 @@ def _over(stack: Stack) -> bool:
 
 def as_undisturbed(displaced: int = 0, *, lost: bool = False) -> Verdict:
     """Launches and instructions come to those of an undisturbed run exactly, whatever was repeated and where; and the task was displaced so
-    often. ``lost``: its node was lost, and what that had not reported by then is charged nowhere, if an image of it was carried over: so
-    they come to no more."""
+    often. ``lost``: its node was lost, or server and executor at once, and what they had not reported is charged nowhere, if an image
+    has it: so they come to no more."""
 
     def verdict(stack: Stack, wanted: Work) -> list[str]:
         found: Work = (0, 0)

@@ -12,13 +12,15 @@ from typing import Any
 from urllib.error import HTTPError
 
 from tests.chaos.bill import Verdict, as_undisturbed
-from tests.chaos.stack import PARTS, Script, Stack
+from tests.chaos.stack import PARTS, STEPS, Script, Stack
 from tests.support.node import until
 
 __all__ = ["FAULTS", "Fault"]
 
 MOVES = 6
 """To a second node and back, three times."""
+MOVES_MANY = 50
+_MANY_STEPS = 6_000
 _MOVED_S = 120
 _EXACT = as_undisturbed()
 
@@ -32,8 +34,12 @@ class Fault:
     strike: Callable[[Stack, Script, random.Random], None] | None = None
     before: Callable[[Stack], Callable[[], None]] | None = None
     nodes: int = 1
+    #: the part that has a small disk of its own
+    small: str = ""
     lines_max: int = 17
     bill: Verdict = _EXACT
+    #: of the training
+    steps: int = STEPS
 
 
 def _restart(*parts: str, after_s: float, number: int = signal.SIGKILL) -> Callable[[Stack, Script, random.Random], None]:
@@ -84,6 +90,19 @@ def _no_data_port(seconds: float) -> Callable[[Stack, Script, random.Random], No
             path.rename(away)
             time.sleep(seconds)
             away.rename(path)
+
+    return strike
+
+
+def _full_disk(part: str) -> Callable[[Stack, Script, random.Random], None]:
+    def strike(stack: Stack, script: Script, chance: random.Random) -> None:
+        """A part that ends by it is started again, as its supervisor does."""
+        stack.fill(6)
+        if part == "nats":
+            until(lambda: stack.nats.outdated, "the bus says that its disk was full", 60)
+        if part == "nats" or not stack.runs(part):
+            stack.end(part)
+            stack.start(part)
 
     return strike
 
@@ -160,15 +179,26 @@ def _cut_node(seconds: float) -> Callable[[Stack, Script, random.Random], None]:
 def _move(stack: Stack, script: Script, chance: random.Random) -> None:
     """To the other node and back, each time while it computes."""
     for at in sorted(chance.sample(range(2, 18), MOVES)):
-        if not script.reaches(at, _MOVED_S):
+        if not (script.reaches(at, _MOVED_S) and _moved(stack, script)):
             return  # it has ended, or hangs: the verdict says so
-        task = _task(stack)
-        (to,) = (name for name in stack.nodes.values() if name != task["node_name"])
-        try:
-            stack.ask("controller", f"/api/v1/tasks/{task['id']}/move", {"to": to})
-        except HTTPError:
-            return  # the verdict counts the moves
-        _wait_until_there(stack, script, to)
+
+
+def _move_again_and_again(stack: Stack, script: Script, chance: random.Random) -> None:
+    """To the other node and back, as often as that is possible."""
+    for _ in range(MOVES_MANY):
+        if not _moved(stack, script):
+            return
+
+
+def _moved(stack: Stack, script: Script) -> bool:
+    task = _task(stack)
+    (to,) = (name for name in stack.nodes.values() if name != task["node_name"])
+    try:
+        stack.ask("controller", f"/api/v1/tasks/{task['id']}/move", {"to": to})
+    except HTTPError:
+        return False  # the verdict counts the moves
+    _wait_until_there(stack, script, to)
+    return script.process.poll() is None
 
 
 def _wait_until_there(stack: Stack, script: Script, node: str) -> None:
@@ -176,7 +206,7 @@ def _wait_until_there(stack: Stack, script: Script, node: str) -> None:
 
     def there() -> bool:
         task = _task(stack)
-        return script.process.poll() is not None or (task["state"], task["node_name"]) == ("started", node)
+        return script.process.poll() is not None or (task["state"], task["node_name"], task["move"]) == ("started", node, None)
 
     until(there, "the task runs on the other node", _MOVED_S)
 
@@ -204,8 +234,9 @@ FAULTS = (
     Fault("the script starts while nats is away for 12 s", before=_late("nats")),
     Fault("the script starts while controller is away for 12 s", before=_late("controller")),
     Fault("the script starts while server is away for 12 s", before=_late("server")),
+    *(Fault(f"the disk of {part} is full for 6 s", _full_disk(part), small=part) for part in ("nats", "server", "controller", "billing")),
     Fault("kill -9 the executor; its server starts another", _kill_executor),
-    Fault("kill -9 server and executor together", _kill_node),
+    Fault("kill -9 server and executor together", _kill_node, bill=as_undisturbed(lost=True)),
     *(
         Fault(f"{what}, beside a second node", strike, nodes=2, bill=as_undisturbed(displaced=1, lost=True))
         for what, strike in (
@@ -215,4 +246,6 @@ FAULTS = (
         )
     ),
     Fault("the task is moved to a second node and back, three times", _move, nodes=2, lines_max=1, bill=as_undisturbed(displaced=MOVES)),
-)
+    Fault("the task is moved to a second node and back, 25 times", _move_again_and_again, nodes=2, lines_max=1,
+          bill=as_undisturbed(displaced=MOVES_MANY), steps=_MANY_STEPS),
+)  # fmt: skip

@@ -26,13 +26,15 @@ from tests.support.cluster import hub
 from tests.support.node import executor_pids, history
 from tests.support.stack import ROOT, plain_environment
 
-__all__ = ["NODES", "PARTS", "Script", "Stack"]
+__all__ = ["NODES", "PARTS", "WORKS", "Script", "Stack"]
 
 NODES = {"server": "chaos", "second": "second"}
 """Parts that are nodes, and their names. The second is there only for faults that need it."""
 PARTS = ("nats", "controller", "billing", *NODES)
 _MODULES = {"controller": "services.controller", "billing": "services.billing"} | dict.fromkeys(NODES, "services.server")
 _LEAF = "chaos"
+_SMALL_MB = 192
+_FILLED_BYTES = 4096
 _NODE_LEASE_MS = 3000
 """With two nodes: after so long a silence a node is lost."""
 
@@ -91,11 +93,15 @@ class Link:
 class Stack:
     """For the time of a ``with`` block."""
 
-    def __init__(self, folder: Path, *, nodes: int = 1, servers: int = 1, leaf: bool = False) -> None:
+    def __init__(self, folder: Path, *, nodes: int = 1, servers: int = 1, leaf: bool = False, small: str = "") -> None:
         """``nodes``: 1, or 2 with a connection to the bus each that can be cut (``links``), and a short lease at the controller.
         ``servers``: of the bus, 1 or 3. ``leaf``: the node and the scripts use a leaf server of those three, which is not one of their
-        parts."""
+        parts. ``small``: the part whose files are on a small disk of their own (``fill``); needs root."""
         self.folder = folder
+        self._small = folder / small if small else None
+        if self._small is not None:
+            self._small.mkdir(mode=0o700)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_SMALL_MB}m,mode=700", "tmpfs", self._small], check=True)
         self.leaf: NatsServer | None = None
         if leaf:
             self.cluster, make_leaf = hub(folder / "nats")
@@ -128,6 +134,20 @@ class Stack:
             self.kill_executor(part)
         if self.leaf is not None:
             self.leaf.kill()
+        if self._small is not None:
+            subprocess.run(["umount", self._small], check=True)
+
+    def fill(self, seconds: float) -> None:
+        """Leave no room on the small disk for so long."""
+        assert self._small is not None
+        filler, deadline_s = self._small / "filler", time.monotonic() + seconds
+        with filler.open("wb", buffering=0) as file:
+            while time.monotonic() < deadline_s:
+                try:
+                    file.write(bytes(_FILLED_BYTES))
+                except OSError:
+                    time.sleep(0.02)  # what is freed meanwhile is filled as well
+        filler.unlink()
 
     def url(self, part: str) -> str:
         return f"http://127.0.0.1:{self._ports[part]}"
@@ -198,8 +218,8 @@ class Stack:
                 process.stdout.close()
 
     def runs(self, part: str) -> bool:
-        """Whether it was not ended."""
-        return part in self._processes
+        """Whether it was not ended, and has not ended by itself."""
+        return part in self._processes and self._processes[part].poll() is None
 
     def signal(self, part: str, number: int) -> None:
         self._processes[part].send_signal(number)
@@ -223,10 +243,16 @@ class Stack:
         return [path for path in base.glob(f"wooly-{os.getuid()}-*/d0") if any(bytes(path) in about for about in mine.values())]
 
 
-class Script:
-    """The training as a process of its own, and its lines."""
+STEPS = 400
+"""Of a training."""
+WORKS = ("mlp", "gpt", "generate")
+"""What ``train.py`` can do."""
 
-    def __init__(self, stack: Stack, task: str, tenant: str = "default") -> None:
+
+class Script:
+    """``train.py`` as a process of its own, and its lines."""
+
+    def __init__(self, stack: Stack, task: str, tenant: str = "default", steps: int = STEPS, work: str = WORKS[0]) -> None:
         bus = f"nats://127.0.0.1:{stack.link.port}" if len(stack.cluster.servers) == 1 else stack.cluster.url
         environment = plain_environment(
             WOOLY_NATS_URL=stack.leaf.url if stack.leaf is not None else bus,
@@ -239,8 +265,8 @@ class Script:
         self.lines: list[str] = []
         self._times_s: list[float] = []
         with self._errors.open("wb") as errors:
-            self.process = spawn([sys.executable, str(Path(__file__).with_name("train.py"))], env=environment, stdout=subprocess.PIPE,
-                                 stderr=errors, cwd=stack.folder)  # fmt: skip
+            command = [sys.executable, str(Path(__file__).with_name("train.py")), str(steps), work]
+            self.process = spawn(command, env=environment, stdout=subprocess.PIPE, stderr=errors, cwd=stack.folder)
         self._changed = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -41,8 +41,8 @@ Leaves = dict[str, Any]
 
 @dataclass
 class Verdict:
-    """``kind``: "", "wrong", "raised", "silent" (the CPU raised, the device did not), "lost" (session), "undecided". ``n_lines``: how many
-    lines of the program matter."""
+    """``kind``: "", "wrong", "raised", "silent" (the CPU raised, the device did not), "lost" (session), "refused" (a batch, by a
+    node), "undecided". ``n_lines``: how many lines of the program matter."""
 
     kind: str = ""
     text: str = ""
@@ -51,6 +51,11 @@ class Verdict:
     @property
     def failed(self) -> bool:
         return self.kind not in ("", "undecided")
+
+    @property
+    def ends(self) -> bool:
+        """The session cannot be used for other programs."""
+        return self.kind in ("lost", "refused")
 
 
 def leaves_of(names: Namespace) -> Leaves:

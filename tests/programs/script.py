@@ -13,13 +13,14 @@ import string
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, Final
 
 import torch
 
 from tests.programs import blocks, exact, leaves, rounded, templates
 
-__all__ = ["FLOATS", "INTS", "Line", "Program", "Script", "Namespace", "namespace", "execute_line", "NAME", "generate"]
+__all__ = ["FLOATS", "INTS", "Line", "Program", "Script", "Namespace", "namespace", "execute_line", "NAME", "generate", "extend"]
 
 FLOATS: Final = ("float32", "float64", "float16", "bfloat16")
 INTS: Final = ("int64", "int32", "int16", "int8", "uint8")
@@ -35,7 +36,6 @@ _FLOATING: Final = re.compile(r"float|double|half|complex")
 _SEPARATOR: Final = re.compile(r"(?<! )\|")
 """Between the lines of a template; a ``|`` after a space is the operator."""
 N_TENSORS_MAX: Final = 12
-ELEMENTS_MAX: Final = 4096
 MAGNITUDE_MAX: Final = 1e4
 
 Namespace = dict[str, Any]
@@ -82,8 +82,8 @@ def namespace(device: str) -> Namespace:
     return names | {"torch": torch, "F": torch.nn.functional, "nn": torch.nn, "dev": device, "inf": float("inf"), "nan": float("nan")}
 
 
-def execute_line(text: str, names: Namespace) -> BaseException | None:
-    """Run one statement; what it raised."""
+def execute_line(text: str | CodeType, names: Namespace) -> BaseException | None:
+    """Run one statement, compiled or not; what it raised."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -95,12 +95,17 @@ def execute_line(text: str, names: Namespace) -> BaseException | None:
 
 
 class Script:
-    """A program in the making."""
+    """A program in the making, which runs on ``device`` meanwhile."""
+
+    device = "cpu"
+    #: Of dimensions: usual ones, and those of a quarter of all fresh tensors.
+    sizes: tuple[tuple[int, ...], tuple[int, ...]] = ((1, 2, 3, 4), (0, 1, 2, 3, 3, 4, 5, 17))
+    elements_max = 4096
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.program = Program(seed)
-        self.names = namespace("cpu")
+        self.names = namespace(self.device)
         self.tensors: list[str] = []
         self.dtypes: tuple[str, ...] = self._dtypes()
         self.modules: list[str] = []
@@ -146,7 +151,7 @@ class Script:
     def _replay(self) -> None:
         """Bring the names back to what the lines kept so far make."""
         kept = self.program.lines
-        self.names = namespace("cpu")
+        self.names = namespace(self.device)
         torch.manual_seed(self.program.seed % (1 << 32))
         for line in kept:
             execute_line(line.text, self.names)
@@ -172,7 +177,7 @@ class Script:
             value = self.names.get(name)
             if not isinstance(value, torch.Tensor):
                 continue
-            if value.numel() > ELEMENTS_MAX:
+            if value.numel() > self.elements_max:
                 return False
             if value.is_complex() and not bool(torch.isfinite(value).all()):  # torch adds alpha * x, of which 0 * inf is a part
                 return False
@@ -256,7 +261,8 @@ class Fields(dict[str, Any]):
 
     def shape(self) -> tuple[int, ...]:
         rng = self.rng
-        sizes = (0, 1, 2, 3, 3, 4, 5, 17) if rng.random() < 0.25 else (1, 2, 3, 4)
+        usual, wide = self.s.sizes
+        sizes = wide if rng.random() < 0.25 else usual
         return tuple(rng.choice(sizes) for _ in range(rng.choice((0, 1, 1, 2, 2, 3))))
 
     # tensors
@@ -459,7 +465,11 @@ KINDS: Final = {"exact": (1.0, 0.0), "rounded": (0.5, 2.0), "constants": (1.0, 0
 
 def generate(seed: int) -> Script:
     """The program of a seed, and the names that it leaves on the CPU."""
-    script = Script(seed)
+    return extend(Script(seed))
+
+
+def extend(script: Script) -> Script:
+    """Write the statements of ``script``, which has none."""
     rng = script.rng
     kind = rng.choice(sorted(KINDS))
     of_exact, of_rounded = KINDS[kind]

@@ -14,12 +14,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import torch
 
+from services.kit.process import die_with_parent
 from tests.programs.execute import Verdict, check, rerun
 from tests.programs.script import Line, Program, generate
+
+if TYPE_CHECKING:
+    from tests.programs.verified import Tally
 
 __all__ = ["Target", "Outcome", "Workers", "switch_on"]
 
@@ -33,12 +37,14 @@ class Target:
     """Where programs run. ``nats_url``: of a bus with a node; without, ``backend`` runs inside of the process.
 
     ``cut``: every run is cut into slices and its buffers are moved in between. ``fusion`` False: every operation is a kernel of its own.
+    ``verify``: nothing runs, every batch is checked as a node does.
     """
 
     backend: str = "host"
     nats_url: str = ""
     cut: bool = False
     fusion: bool = True
+    verify: bool = False
 
     def connect(self) -> Any:
         """A session, or an engine behind a link in this process."""
@@ -47,6 +53,10 @@ class Target:
             from wooly.session import open_session
 
             return open_session(Config(nats_urls=(self.nats_url,), recovery_mb=0))  # a session that is lost is seen
+        if self.verify:
+            from tests.programs.verified import VerifyingLink
+
+            return VerifyingLink()
         from jit.backends import create_engine
         from jit.plan.planner import PlanOptions
         from tests.support.cutting import CutEngine
@@ -61,11 +71,12 @@ class Target:
 
 @dataclass
 class Outcome:
-    """One program's verdict, with the program when it matters."""
+    """One program's verdict, with the program when it matters, and with the count of what was verified."""
 
     seed: int
     verdict: Verdict
     program: Program | None = None
+    tally: Tally | None = None
 
 
 _target = Target()
@@ -87,11 +98,13 @@ class _Worker:
 
     def __init__(self, target: Target) -> None:
         self.pipe, theirs = _CONTEXT.Pipe()
-        self.process = _CONTEXT.Process(target=_serve, args=(target, theirs), daemon=True)
+        self.process = _CONTEXT.Process(target=_serve, args=(target, theirs, os.getpid()), daemon=True)
         self.process.start()
         theirs.close()
 
     def end(self) -> None:
+        with contextlib.suppress(OSError):  # it has ended with its session
+            self.pipe.send(None)  # processes that were forked later hold the pipe open
         self.pipe.close()
         self.process.join(10)
         if self.process.is_alive() and self.process.pid is not None:
@@ -99,9 +112,10 @@ class _Worker:
             self.process.join()
 
 
-def _serve(target: Target, pipe: Any) -> None:
-    """Answer requests, seeds or programs, until the pipe closes or the session is over."""
+def _serve(target: Target, pipe: Any, parent_pid: int) -> None:
+    """Answer requests, seeds or programs, until None comes or the pipe closes, the session is over or the parent ends."""
     global _target
+    die_with_parent(parent_pid, signal.SIGKILL)
     _target = target
     from wooly.device.recorder import RECORDER
 
@@ -110,9 +124,11 @@ def _serve(target: Target, pipe: Any) -> None:
             asked = pipe.recv()
         except EOFError:
             break
+        if asked is None:
+            break
         outcome = _answer(asked)
         pipe.send(outcome)
-        if outcome.verdict.kind == "lost":
+        if outcome.verdict.ends:
             os._exit(0)
     try:
         RECORDER.close()
@@ -121,11 +137,22 @@ def _serve(target: Target, pipe: Any) -> None:
 
 
 def _answer(asked: int | Program) -> Outcome:
+    if _target.verify:
+        return _verified(asked)
     if isinstance(asked, Program):
         return Outcome(asked.seed, rerun(asked), asked)
     script = generate(asked)
     verdict = check(script)
     return Outcome(asked, verdict, script.program if verdict.kind else None)
+
+
+def _verified(asked: int | Program) -> Outcome:
+    from tests.programs.verified import repeat, write_and_verify
+
+    if isinstance(asked, Program):
+        return Outcome(asked.seed, repeat(asked), asked)
+    program, verdict, tally = write_and_verify(asked)
+    return Outcome(asked, verdict, program if verdict.kind else None, tally)
 
 
 class Workers:
@@ -164,7 +191,7 @@ class Workers:
     def _take(self, i: int, queue: list[int], left: Iterator[int], ahead: int, *, hangs: bool) -> Outcome:
         outcome = self._lost(queue[0], "no answer") if hangs else self._received(i, queue[0])
         queue.pop(0)
-        if outcome.verdict.kind == "lost":
+        if outcome.verdict.ends:
             self._renew(i, hangs=hangs)
             for seed in queue:
                 self._workers[i].pipe.send(seed)
@@ -198,6 +225,6 @@ class Workers:
             self._renew(0, hangs=True)
             return Verdict("lost", "no answer")
         outcome = self._received(0, program.seed)
-        if outcome.verdict.kind == "lost":
+        if outcome.verdict.ends:
             self._renew(0)
         return outcome.verdict

@@ -9,7 +9,7 @@ from tests.support.programs import run
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("programs", "seed"), [(15, 50_000), *(pytest.param(30, seed, marks=pytest.mark.variant) for seed in (50_000, 150_000))]
+    ("programs", "seed"), [(8, 50_000), *(pytest.param(30, seed, marks=pytest.mark.variant) for seed in (50_000, 150_000))]
 )
 def test_programs_compiled_for_the_host_agree_with_the_cpu(programs: int, seed: int) -> None:
     run(programs, seed, "--backend", "host")
@@ -19,8 +19,8 @@ def test_programs_compiled_for_the_host_agree_with_the_cpu(programs: int, seed: 
 @pytest.mark.parametrize(
     ("programs", "options"),
     [
-        pytest.param(6, ("--cut",), id="cut"),
-        pytest.param(6, ("--no-fusion",), id="no-fusion"),
+        pytest.param(4, ("--cut",), id="cut"),
+        pytest.param(4, ("--no-fusion",), id="no-fusion"),
         # PoCL takes ten times as long to compile.
         pytest.param(4, ("--backend", "opencl", "--in-process"), id="opencl", marks=pytest.mark.variant),
     ],

@@ -173,9 +173,9 @@ def charges_given_up_work(_: Any) -> Any:
 def places_without_a_fence(_: Any) -> Any:
     """a placement is appended whatever was placed since it was decided"""
 
-    async def appended(self: Writer, task: str, event: Any) -> int:
+    async def appended(self: Writer, task: str, events: Any) -> int:
         turns = self._projection.turns
-        return await self.write(turns.subject(task), [event])
+        return await self.write(turns.subject(task), events)
 
     return appended
 
@@ -223,6 +223,8 @@ _NEAR: Final[dict[Canary, int]] = {
     hears_lost_sessions: 225,
     gives_a_batch_away: 218,
     charges_given_up_work: 665,
+    keeps_what_the_image_has: 40,
+    restores_zeros: 40,
 }
 """A seed a little before one that finds it, of those that are found late."""
 

@@ -21,7 +21,7 @@ from tests.simulation.system.wire import Broker, BusThread, Nats, Network
 from wooly import session
 from wooly.errors import ApiError, NoServerError, WoolyError
 from wooly.link import Flush, Ticket
-from wooly.transport import data_port, opening, patience, recovery, session_state
+from wooly.transport import data_port, moving, opening, patience, recovery, session_state
 
 __all__ = ["LIMITS", "Client", "content", "replaced"]
 
@@ -165,6 +165,9 @@ class _ApiClient:
             queue_timeout_ms=30_000,
         ))  # fmt: skip
 
+    def stay(self, task: str, reason: str) -> Any:
+        return self._ask("stay", task, reason)
+
     def place_again(self, task: str) -> Any:
         return self._ask("resume", task)
 
@@ -298,6 +301,7 @@ def replaced(clients: list[Client]) -> Iterator[None]:
             (session_state, "threading", Threads),
             (session_state, "DataPort", DataPort),
             (session_state, "progress", _Progress),
+            (moving, "progress", _Progress),
             (recovery, "threading", Threads),
             (recovery, "progress", _Progress),
             (opening, "threading", Threads),

@@ -331,7 +331,7 @@ class Executor:
         executed = Executed(
             index=self._index, session=command.session, seq=command.seq, status=status, begin_ns=start_ns, start_ns=start_ns, end_ns=end_ns,
             finish_ns=end_ns, core_ns=end_ns - start_ns, instructions=1 if launched else 0, launches=int(launched),
-            resident_bytes=tenant.resident_bytes if tenant is not None else 0, done=done,
+            resident_bytes=tenant.resident_bytes if tenant is not None else 0, done=done, repeats=command.repeats,
         )  # fmt: skip
         self.results.append(executed)
         self._report(executed)
@@ -401,7 +401,8 @@ class _Link:
             self.node.links.remove(self)
             if self.breaks in self.process.on_end:
                 self.process.on_end.remove(self.breaks)
-            self._tell(False)
+            if not any(other.session == self.session for other in self.node.links):
+                self._tell(False)
             for then in self.on_end:
                 then()
 

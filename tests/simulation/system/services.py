@@ -367,6 +367,9 @@ class Api:
     async def _resume(self, task: str) -> Any:
         return self._answer(await self._tasks.resume(self._by, task))
 
+    async def _stay(self, task: str, reason: str) -> Any:
+        return self._answer(await self._tasks.stay(self._by, task, reason))
+
     async def _cancel(self, task: str) -> Any:
         return self._answer(await self._tasks.cancel(self._by, task))
 
@@ -374,13 +377,20 @@ class Api:
         return self._answer(await self._tasks.move(self._by, task, to))
 
     def _answer(self, task: TaskView) -> Any:
-        wish, placed, decision = task.submitted, task.placed, task.decision
+        wish, placed, decision, moving = task.submitted, task.placed, task.decision, task.moving
+        sessions = self._projection.view.sessions
+        move = SimpleNamespace(
+            node=moving.node, gpus=list(moving.gpus), position=moving.position,
+            urgent=placed is not None and self._projection.view.nodes[placed.node].leaving,
+            sessions=sum(1 for name in task.sessions if sessions[name].fact.node == moving.node),
+        ) if moving is not None else None  # fmt: skip
         return SimpleNamespace(
             id=wish.task, tenant=wish.tenant, title=wish.title, state=task.state, reason=task.reason, priority=task.priority,
             required_vram_mb=wish.vram_bytes // MIB, vram_grows=wish.vram_grows, gpu_mode="Shared", noswap=wish.noswap, weight=wish.weight,
             sla_ms_p99=wish.sla_ms_p99, pace_percent=wish.pace_percent, node=placed.node if placed is not None else None,
             gpus=list(placed.gpus) if placed is not None else [],
             placement=SimpleNamespace(position=decision.position) if decision is not None else None,
+            move=move, stayed=task.stayed or None,
         )  # fmt: skip
 
 
