@@ -35,7 +35,7 @@ demo: $(STAMP).run ## two trainings on an embedded stack, then their bill and pl
 
 test: $(STAMP).dev ## the tests, 16 to 35 minutes on 2 cores
 	@# bytecode is kept, although the environment may forbid it: hundreds of processes import the same modules
-	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder --durations 60
 
 test-kube: $(STAMP).dev ## chart and operator on a real Kubernetes API server, built once from Debian's source in a quarter of an hour (docs/how-to/kubernetes.md)
 	bash tests/support/kube/build.sh
@@ -99,8 +99,8 @@ attacks: $(STAMP).dev ## hostile kernels beside a canary on every back end (docs
 crowd: $(STAMP).dev ## 200 hostile tenants on one node for ten minutes, beside three that compute; results go to docs/security.md
 	$(BIN)/python -m tests.adversarial.stack.crowd --publish
 
-chaos: $(STAMP).dev ## a training under each of 28 faults of bus, services, node, client and network; results go to docs/durability.md
-	$(BIN)/python -m tests.chaos --rounds 1 --publish
+chaos: $(STAMP).dev ## trainings and sampling under each of 33 faults of bus, services, node, client, network and disks; results go to docs/durability.md
+	$(BIN)/python -m tests.chaos --rounds 3 --publish
 
 test-cluster: $(STAMP).dev ## two trainings on a bus of three servers, one or all of which are lost meanwhile; results go to docs/how-to/cluster.md
 	$(BIN)/python -m pytest -q -m soak tests/integration/test_cluster.py
@@ -172,6 +172,9 @@ fuzz: $(STAMP).dev ## hostile bytes against decoder and verifier, back ends agai
 fuzz-programs: $(STAMP).dev ## 100,000 random torch programs through bus and node beside the CPU; about 2 hours; results go to docs/fuzz-programs.md
 	$(BIN)/python -m tests.programs --programs 100000 --seed 0 --workers 2 --publish
 
+verify-programs: $(STAMP).dev ## a million programs of the client's lowerings through what a node checks; half an hour; results go to docs/fuzz-programs.md
+	$(BIN)/python -m tests.programs --verify --programs 1000000 --seed 0 --publish
+
 test-torch: ## the model tests on another torch: make test-torch VERSION=2.15.0
 	test -n "$(VERSION)"
 	test -x .venv-torch-$(VERSION)/bin/python || $(PYTHON) -m venv .venv-torch-$(VERSION)
@@ -180,7 +183,7 @@ test-torch: ## the model tests on another torch: make test-torch VERSION=2.15.0
 	.venv-torch-$(VERSION)/bin/pip install --quiet -e '.[client,dev]' -e ./wooly_server
 	.venv-torch-$(VERSION)/bin/pytest -q -n 2 --dist loadfile tests/integration/test_models.py tests/unit/test_face tests/unit/test_device
 
-ecosystem: ## 137 scripts with other people's libraries on CPU and device (5.5 GB of libraries, about an hour); results go to docs/ecosystem.md
+ecosystem: ## 166 scripts with other people's libraries on CPU and device (5.5 GB of libraries, about an hour); results go to docs/ecosystem.md
 	test -x .venv-ecosystem/bin/python || $(PYTHON) -m venv .venv-ecosystem
 	.venv-ecosystem/bin/pip install --quiet --upgrade pip
 	.venv-ecosystem/bin/pip install --quiet -e '.[client,kernels]' -e ./wooly_server
