@@ -61,6 +61,8 @@ _SLACK_NS: Final = 3_600 * 10**9
 _EARLY_NS: Final = 60 * 10**9
 _AHEAD_MAX: Final = 4
 """Of each device of a task that is moved, how many sessions may run ahead: tries that failed are made again."""
+_IMAGES_MAX: Final = 4
+"""Of a chain: a client keeps the one before when it has no answer about the last."""
 _MS: Final = 10**6
 _NODE: Final = "node"
 
@@ -104,11 +106,33 @@ class _Chain(msgspec.Struct, array_like=True):
     """What was charged of a session ahead before the log had the same work of the other one: that is not charged again."""
     heir: str = ""
     """The session ahead that another one has left its place to; no other one that ran ahead ends the chain by its end."""
+    images: dict[int, Work] = {}
+    """By number, the last images of its client: what was charged by then, of which nothing is repeated."""
+    restored: int = 0
+    """The image that the last session that took another one's place was built from, 0: none."""
+    unrestored: bool = False
+    """No session has taken the place of the displaced one yet."""
 
     def displace(self, name: str, session: _Session) -> None:
         self.leave(name)
         self.begun_ns += session.begun_ns
         self.repeatable = msgspec.structs.replace(self.done, core_ns=max(0, self.done.core_ns - self.begun_ns))
+        self.unrestored = True
+        if self.open:
+            self.restore()
+
+    def restore(self) -> None:
+        """A session has taken the place of the displaced one: it repeats nothing of what its image holds."""
+        if self.unrestored:
+            self.repeatable.take(self.images.get(self.restored, Work()))
+        self.unrestored = False
+
+    def hold(self, image: int) -> None:
+        """The client has an image of what was charged so far."""
+        self.images.pop(image, None)
+        self.images[image] = msgspec.structs.replace(self.done)
+        while len(self.images) > _IMAGES_MAX:
+            del self.images[next(iter(self.images))]
 
     def leave(self, name: str) -> None:
         """It counts no longer, without anything of it that may be repeated."""
@@ -303,6 +327,8 @@ class Evidence(msgspec.Struct, array_like=True):
             chain.repeatable = Work()  # there is something new, so all is repeated that is to be
         if usage.core_ns > usage.recovered_ns + usage.displaced_ns + usage.resumed_ns:
             chain.begun_ns = 0
+        if usage.image:
+            chain.hold(usage.image)
         counts.core_ns += usage.compile_ns
         return counts
 
@@ -414,9 +440,13 @@ class Evidence(msgspec.Struct, array_like=True):
         if event.at_ns < until_ns or lost or event.at_ns < task.given_up.get(event.node, 0):
             session.given_up = True
             chain.leave(event.session)
-        elif event.replaces and event.node == task.placed:
-            task.followed[session.chain] = None
-            self._give_up(event.task, session.chain)
+        elif event.replaces:
+            if event.session not in chain.ahead:
+                chain.restored = event.image
+                chain.restore()
+            if event.node == task.placed:
+                task.followed[session.chain] = None
+                self._give_up(event.task, session.chain)
         return session
 
     def _give_up(self, name: str, chain: str) -> None:
@@ -464,6 +494,8 @@ def _counted_ahead(chain: _Chain, usage: UsageRecorded) -> Work:
     chain.done.add(counts)
     if usage.core_ns > usage.recovered_ns + usage.displaced_ns:
         del chain.ahead[usage.session]  # there is something new: it runs alone
+    if usage.image:
+        chain.hold(usage.image)
     return Work(counts.core_ns + usage.compile_ns, counts.instructions, counts.launches)
 
 

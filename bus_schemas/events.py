@@ -90,6 +90,8 @@ class SessionOpenedFact(msgspec.Struct, array_like=True, frozen=True, tag="sessi
     origin: Recorded = ""
     """The first of the sessions that took each other's place until it; empty: it is that one, or its client does not say. The word of the
     client."""
+    image: int = 0
+    """The image (see UsageRecorded) that its memory is built from before it repeats the batches since, 0: none. The word of the client."""
 
 
 OUTCOME_ERROR_CHARS_MAX: Final = 200
@@ -131,7 +133,8 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
     had lost, and is not charged; ``displaced_ns``, ``displaced_instructions``, ``displaced_launches``: of the core time, instructions and
     launches, what the client says another node did before the task was displaced, and does not count as far as the log says so too.
     ``begun_ns``: core time up to here of a batch of the session that is not over; ``resumed_ns``: of the core time, that of the first batch
-    that repeats none of another node, which may have begun there.
+    that repeats none of another node, which may have begun there. ``image``: the client has an image of the session's memory with all that
+    the session used up to here and nothing else, under this number (0: none).
     (node, epoch, gpu, serial) identifies the event; a repetition is ignored."""
 
     node: Recorded
@@ -155,6 +158,7 @@ class UsageRecorded(msgspec.Struct, array_like=True, frozen=True, tag="usage.rec
     displaced_launches: int = 0
     begun_ns: int = 0
     resumed_ns: int = 0
+    image: int = 0
 
     @property
     def charged_core_ns(self) -> int:

@@ -49,7 +49,7 @@ class OpenSession(msgspec.Struct, frozen=True):
     lower by ``skips`` here. ``repeats``: the last number here of a batch that was executed there, as the client says; counts where the
     node does not know the lost session, because it was another node's. ``origin``: the first of the sessions that took each other's place
     until this one, or empty. ``shared``: the last number here of a batch that another session ran as well, on another node, which the lost
-    one then took the place of; the word of the client."""
+    one then took the place of; the word of the client. ``image``: the image (see Ping) that its memory is built from, 0: none."""
 
     session: Name
     tenant: TenantName
@@ -72,6 +72,7 @@ class OpenSession(msgspec.Struct, frozen=True):
     repeats: int = 0
     origin: Name = ""
     shared: int = 0
+    image: int = 0
 
     @property
     def terms(self) -> TaskTerms:
@@ -125,10 +126,12 @@ class SessionClosed(msgspec.Struct, frozen=True):
 
 class Ping(msgspec.Struct, frozen=True):
     """Keeps a session's lease alive; empty session: only asks whether the node is there. ``seq_seen``: the last batch whose Done the
-    session has; the node sends those after it again (-1: it is not asked to)."""
+    session has; the node sends those after it again (-1: it is not asked to). ``image``: the client holds an image of the session's memory
+    under this number, and uses it once the log has all that the session used so far, which the node brings there (0: none)."""
 
     session: Name = ""
     seq_seen: int = -1
+    image: int = 0
 
 
 class Pong(msgspec.Struct, frozen=True):
@@ -142,6 +145,9 @@ class Pong(msgspec.Struct, frozen=True):
     """Of the session's device, now (-1: the node does not say)."""
     excess: Excess | None = None
     """The quota that the session's tenant has used up, so that its batches wait."""
+    image: int | None = None
+    """The image that was asked about, once the log has what the session used so far; 0: it has not yet. None: a node of an earlier
+    version."""
 
 
 class SessionStats(msgspec.Struct, frozen=True):

@@ -292,8 +292,18 @@ class Session:
             if not self._state.all_answered():
                 return
             image += zip((handle for handle, _ in group), self._take(Ticket(sent.seq, len(group))), strict=True)
-        if self._state.all_answered():
-            self._log.take(self._state.seq, image)
+        state = self._state
+        if not state.all_answered():
+            return
+        # What an image holds is not repeated: it is charged nowhere, unless the log has it before the node can die.
+        remote, number = state.remote, state.seq
+        try:
+            pong = self._bus.call(remote.ping(image=number), 2 * PING_S)
+        except (NoAnswer, TimeoutError, msgspec.DecodeError):
+            return
+        with state.changed:
+            if pong.session_known and pong.image in (number, None) and state.remote is remote and not state.rebuilding:
+                self._log.take(number, image)
 
     # -- (bus thread) --------------------------------------------------------------------------------------------------------------
 

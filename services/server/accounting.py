@@ -144,6 +144,7 @@ class Accounting:
             traceparent=record.traceparent,
             replaces=record.replaces,
             origin=record.origin,
+            image=record.image,
         )
         self._facts.record("session", record.session, [fact])
 
@@ -207,6 +208,12 @@ class Accounting:
         self.settle(in_flight=in_flight)
         account = self.meter.close(session) or Account(session, "", "", 0)
         return self._closed_fact(account, launch_digest, reason, failed, outcome)
+
+    @property
+    def images(self) -> dict[str, int]:
+        """By session, the image that its client has of all it used so far, until a fact says so."""
+        assert self.meter is not None
+        return self.meter.images
 
     def settle(self, *, in_flight: bool, whole: bool = True) -> None:
         """Turn everything known into facts: up to now, or up to the last report while work is in flight."""

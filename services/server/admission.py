@@ -42,6 +42,7 @@ def check_request(request: OpenSession) -> Fault | None:
         ("vram_wait_ms", 0, VRAM_WAIT_MS_MAX, "milliseconds, 0: fail at once"),
         ("repeats", 0, SEQ_MAX - 1, "the number of a batch"),
         ("shared", 0, SEQ_MAX - 1, "the number of a batch"),
+        ("image", 0, SEQ_MAX - 1, "the number of the batch before it"),
     ):
         value = getattr(request, field)
         if not low <= value <= high:

@@ -77,6 +77,8 @@ _AHEAD_MAX: Final = 1024
 _RESTART_PAUSE_S: Final = 1.0
 _LISTENED_NS_MAX: Final = 2 * 10**9
 """Of the time between two ticks, what counts for leases: while the event loop was held up, it read no message of a client."""
+_BOOK_PAUSE_NS: Final = 10**8
+"""Between two settlements of the books that sessions ask for."""
 _ENDED_MAX: Final = 256
 _WARM_MAX: Final = 4096
 _EXECUTOR_LOST: Final = "executor_lost"
@@ -131,6 +133,7 @@ class Device:
         """(code domain, program, dims) that the executor has ready: their batches need not be prepared first."""
         self._page: StopPage | None = None
         self._serial = 0
+        self._booked_ns = 0
         self._alarm = Alarm(self._rang)
         self._opening: dict[str, tuple[SessionRecord, asyncio.Future[None]]] = {}
         self._restarting: asyncio.Task[None] | None = None
@@ -574,6 +577,23 @@ class Device:
     def _take_stock(self) -> None:
         self._accounting.settle(in_flight=self._dispatch.state.in_flight > 0, whole=False)
         self._note()
+
+    async def book(self, session: Session, image: int) -> bool:
+        """Record what the session used so far, with this image that its client has of it; False: its memory is lost. Sessions that ask
+        within a moment share a settlement of the books."""
+        name = session.record.session
+        self._accounting.images[name] = image
+        try:
+            while self.sessions.get(name) is session and self.attached is not None:
+                if time.monotonic_ns() - self._booked_ns >= _BOOK_PAUSE_NS:
+                    self._booked_ns = time.monotonic_ns()
+                    self._take_stock()
+                if name not in self._accounting.images:
+                    return True
+                await asyncio.sleep(max(0, self._booked_ns + _BOOK_PAUSE_NS - time.monotonic_ns()) / 1e9)
+            return False
+        finally:
+            self._accounting.images.pop(name, None)
 
     def _waits_for_client(self, session: Session) -> bool:
         """Is the session blocked on client input, so that the lease applies? A session that is being closed is rightly silent while its

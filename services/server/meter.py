@@ -101,12 +101,14 @@ class _Use:
     resumed_ns: int = 0
     repeated_instructions: int = 0
     repeated_launches: int = 0
+    image: int = 0
 
 
 @dataclass(slots=True)
 class Meter:
     """``accounted_ns``: up to here everything is in facts. ``unix_offset_ns``: Unix time minus monotonic time. ``finish_ns``: end of
-    the last work reported; ``serial`` and ``device_serial``: the last ones given out."""
+    the last work reported; ``serial`` and ``device_serial``: the last ones given out. ``images``: by session, the number of an image that
+    its client has of all that is reported; in the fact that has the last of this."""
 
     node: str
     epoch: int
@@ -118,6 +120,7 @@ class Meter:
     finish_ns: int = 0
     serial: int = 0
     device_serial: int = 0
+    images: dict[str, int] = field(default_factory=dict)
     _launches: list[_Launch] = field(default_factory=list)
     _scheduler: list[tuple[int, int]] = field(default_factory=list)
     _resident: list[tuple[int, str, int]] = field(default_factory=list)
@@ -223,6 +226,8 @@ class Meter:
             if session in self.accounts:
                 uses.setdefault(session, _Use()).compile_ns = compile_ns
         self._compiled.clear()
+        for session in self.images.keys() - {launch.session for launch in self._launches}:
+            uses.setdefault(session, _Use()).image = self.images.pop(session)
         serial_first = self.serial + 1
         events: list[Event] = []
         for session, use in uses.items():
@@ -327,7 +332,7 @@ class Meter:
         account.instructions = min(account.instructions + use.instructions, TOTAL_MAX)
         account.launches += use.launches
         account.compile_ns = min(account.compile_ns + use.compile_ns, TOTAL_MAX)
-        if not (use.core_ns or byte_ms or use.instructions or use.launches or use.compile_ns):
+        if not (use.core_ns or byte_ms or use.instructions or use.launches or use.compile_ns or use.image):
             return None
         recovered_ns, displaced_ns, displaced_instructions, displaced_launches = repeated
         self.serial += 1
@@ -353,6 +358,7 @@ class Meter:
             displaced_launches=displaced_launches,
             begun_ns=_begun_ns(account),
             resumed_ns=use.resumed_ns,
+            image=use.image,
         )
 
 

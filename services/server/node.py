@@ -23,7 +23,7 @@ from bus_schemas.dataport import MODELS_VERB, ModelCacheOpened, OpenModelCache
 from bus_schemas.events import DeviceFact, NodeLeaving, NodeLost, NodeRegistered
 from bus_schemas.journal import DISPATCH, PROGRAMS, VRAM
 from bus_schemas.journal import QUOTAS as QUOTA_LANE
-from bus_schemas.limits import MALFORMED, QUOTA_USES_MAX, REQUEST_BYTES_MAX
+from bus_schemas.limits import MALFORMED, QUOTA_USES_MAX, REQUEST_BYTES_MAX, SEQ_MAX
 from bus_schemas.quotas import QUOTAS
 from bus_schemas.session import CloseSession, NodeInfo, NodeStats, OpenSession, Ping, Pong, SessionClosed, SessionOpened, SessionStats
 from bus_schemas.telemetry import QuotaUse
@@ -61,6 +61,8 @@ VERSION: Final = "0.1.0"
 
 _TICK_S: Final = 1.0
 _SETTLE_S: Final = 5.0
+_BOOK_S: Final = 1.0
+"""Its client waits for 1.5 s."""
 _LEAVE_S: Final = 0.2
 _REWIND: Final = 1024
 """Batches read again after the bus was away: more than it can have had in memory only. Those executed are dropped."""
@@ -305,6 +307,7 @@ class Node:
             traceparent=request.traceparent if parse_traceparent(request.traceparent) is not None else "",
             replaces=request.replaces,
             origin=request.origin,
+            image=request.image,
             **(repeats_of(replaced, request) if unanswered is None else repeats_again(unanswered)),
         )
         self._opens.opened(request.tenant, principal, time.monotonic_ns())
@@ -460,6 +463,7 @@ class Node:
             return _encode(Pong(self._node, self._facts.epoch, False))
         device, session = found
         session.silent_ns = 0
+        image = ping.image if 0 < ping.image < SEQ_MAX and await self._book(device, session, ping.image) else 0
         if 0 <= ping.seq_seen < session.seq_done:
             device.recall(session, ping.seq_seen)
         delayed = self._inflow.delayed(session.record.terms.tenant, time.monotonic_ns())
@@ -474,8 +478,16 @@ class Node:
                 seq_next=session.seq_next,
                 vram_free_bytes=free_bytes,
                 excess=None if delayed is None else answer(delayed),
+                image=image,
             )
         )
+
+    async def _book(self, device: Device, session: Session, image: int) -> bool:
+        """Bring into the log what the session used so far, and the image that its client has of it; False: not in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BOOK_S):
+                return await device.book(session, image) and await self._facts.settled(_BOOK_S)
+        return False
 
     async def _stats(self, subject: str, data: bytes) -> bytes:
         sessions = []

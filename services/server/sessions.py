@@ -59,6 +59,8 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
     origin: str = ""
     #: Core time of the batch after ``replayed`` that is not charged: a lost session had begun it.
     begun_ns: int = 0
+    #: The client's image that its memory is built from; 0: none.
+    image: int = 0
 
     @property
     def code_domain(self) -> str:

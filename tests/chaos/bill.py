@@ -29,14 +29,9 @@ def findings(stack: Stack) -> list[str]:
     return [] if found["ok"] else [str(found["first_difference"]), *found["findings"]]
 
 
-def _over(stack: Stack) -> bool:
-    return [task["state"] for task in stack.ask("controller", "/api/v1/tasks")["items"]] == ["completed"]
-
-
-def as_undisturbed(displaced: int = 0, *, lost: bool = False) -> Verdict:
+def as_undisturbed(displaced: int = 0) -> Verdict:
     """Launches and instructions come to those of an undisturbed run exactly, whatever was repeated and where; and the task was displaced so
-    often. ``lost``: its node was lost, or server and executor at once, and what they had not reported is charged nowhere, if an image
-    has it: so they come to no more."""
+    often."""
 
     def verdict(stack: Stack, wanted: Work) -> list[str]:
         found: Work = (0, 0)
@@ -44,7 +39,7 @@ def as_undisturbed(displaced: int = 0, *, lost: bool = False) -> Verdict:
         while time.monotonic() < deadline:
             try:
                 found = bill(stack)
-                if found == wanted or (lost and _over(stack) and (0, 0) < found <= wanted):
+                if found == wanted:
                     moves = sum(isinstance(event, TaskDisplaced) for event in stack.log())
                     return findings(stack) + ([] if moves == displaced else [f"it was displaced {moves} times"])
             except OSError:

@@ -236,9 +236,9 @@ FAULTS = (
     Fault("the script starts while server is away for 12 s", before=_late("server")),
     *(Fault(f"the disk of {part} is full for 6 s", _full_disk(part), small=part) for part in ("nats", "server", "controller", "billing")),
     Fault("kill -9 the executor; its server starts another", _kill_executor),
-    Fault("kill -9 server and executor together", _kill_node, bill=as_undisturbed(lost=True)),
+    Fault("kill -9 server and executor together", _kill_node),
     *(
-        Fault(f"{what}, beside a second node", strike, nodes=2, bill=as_undisturbed(displaced=1, lost=True))
+        Fault(f"{what}, beside a second node", strike, nodes=2, bill=as_undisturbed(displaced=1))
         for what, strike in (
             ("kill -9 server and executor for good", _lose_node),
             ("SIGSTOP server for 40 s", _hold_node(40)),

@@ -15,10 +15,12 @@ from blake3 import blake3
 
 from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Batch, Done, Read, Upload, decode_done, encode_batch
+from bus_schemas.events import UsageRecorded
+from bus_schemas.limits import SEQ_MAX
 from bus_schemas.session import CloseSession, OpenSession, Ping, Pong, SessionClosed, SessionOpened
 from services.kit.bus import Bus, connect
 from tests.support.builder import Builder
-from tests.support.node import DEADLINE_S, Node, Program, add_one, asked, floats, increment
+from tests.support.node import DEADLINE_S, Node, Program, add_one, asked, floats, history, increment
 from wis.dtypes import DType
 from wis.encoding import encode_program
 from wooly.transport.batches import pack_handles
@@ -60,8 +62,8 @@ class Raw:
         await self.send(seq, **fields)
         return await self.done()
 
-    async def ping(self, seq_seen: int = -1) -> Pong:
-        return await asked(self.bus, subjects.node_request(self.node, "ping"), encode(Ping(self.name, seq_seen)), Pong)
+    async def ping(self, seq_seen: int = -1, image: int = 0) -> Pong:
+        return await asked(self.bus, subjects.node_request(self.node, "ping"), encode(Ping(self.name, seq_seen, image)), Pong)
 
     async def close(self) -> None:
         await self.bus.request(subjects.node_request(self.node, "close"), encode(CloseSession(self.name, last_seq=-1)), DEADLINE_S)
@@ -487,5 +489,30 @@ def test_a_trap_ends_its_session_with_a_named_fault(node: Node) -> None:
         assert (fault.name, fault.message, fault.instruction) == ("Trap", "index 9 is out of bounds for dimension 0 with size 4", 0)
         await raw.send(2)
         assert (await raw.fault()).name == "SessionLostError"
+
+    check(node, scenario)
+
+
+def test_the_log_has_what_an_image_holds_before_its_client_may_use_it(node: Node) -> None:
+    """However soon it asks, and although many ask: they share what is recorded. Numbers that no batch has are not recorded."""
+
+    async def scenario(raw: Raw) -> None:
+        async def facts() -> list[UsageRecorded]:
+            return [event for event in await history(raw.bus) if isinstance(event, UsageRecorded) and event.session == raw.name]
+
+        for number in (-1, SEQ_MAX, 2**63):
+            assert (await raw.ping(image=number)).image == 0
+        await raw.ask(1, uploads=(ZEROS,))
+        for seq in range(2, 6):
+            done = await raw.ask(seq, **program_fields(increment(), [1]))
+            assert done.fault is None
+        assert (await raw.ping(image=5)).image == 5
+        found = await facts()
+        assert sum(fact.launches for fact in found) == 4 and [fact.launches > 0 for fact in found if fact.image == 5] == [True]
+        before = len(found)
+        pongs = await asyncio.gather(*(raw.ping(image=number) for number in range(6, 206)))
+        assert any(pong.image for pong in pongs)
+        found = await facts()
+        assert {fact.image for fact in found[before:]} - {0} and len(found) - before < 20
 
     check(node, scenario)

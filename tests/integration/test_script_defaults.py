@@ -196,7 +196,8 @@ found = of_device(first)
 print(len(found), all(event.device_time_total > 0 and event.time_range.start > 0 for event in found))
 print([name for name in ("aten::mul", "aten::sub", "aten::div") if all(name in event.name for event in found)])
 print("CUDA total" in first.key_averages().table(sort_by="cuda_time_total", row_limit=2))
-average = max(first.key_averages(group_by_stack_n=2), key=lambda row: row.self_device_time_total)
+of_batches = [row for row in first.key_averages(group_by_stack_n=2) if row.self_device_time_total > 0]
+average = max(of_batches, key=lambda row: row.count)
 print(average.count, average.key.partition(":")[0])
 first.export_chrome_trace("trace.json")
 kernels = [event for event in json.load(open("trace.json"))["traceEvents"] if event.get("cat") == "kernel"]

@@ -60,6 +60,8 @@ class Lost:
     displaced: bool = False
     #: the number there of the last batch that another session ran as well, on the node that this one's task left
     shared: int = 0
+    #: the image that it is built from, 0: none
+    image: int = 0
 
 
 _TIMEOUT_S: Final = 8.0
@@ -438,6 +440,7 @@ class Opening:
                 repeats=lost.repeats,
                 origin=self._origin or lost.session,
                 shared=lost.shared,
+                image=lost.image,
             )
         found = _open(self._bus, place.node, request)
         if found.node is None:

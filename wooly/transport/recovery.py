@@ -108,7 +108,7 @@ class Rebuild:
         skipped = log.base - len(restored)
         lost, remote = state.lost, state.remote
         shared = max(0, state.shared - skipped)
-        ended = Lost(lost, skipped - remote.skipped, self._last_executed() - skipped, self._displaced, shared)
+        ended = Lost(lost, skipped - remote.skipped, self._last_executed() - skipped, self._displaced, shared, log.base)
 
         def check() -> None:
             state.check_left()
@@ -145,10 +145,9 @@ class Rebuild:
                 return False
 
     def _last_executed(self) -> int:
-        """The last batch that may have been executed. With an image, of those that were answered: the bill cannot tell the work of others
-        from what is in the image, and does not count it."""
+        """The last batch that may have been executed."""
         with self._state.changed:
-            return self._state.log.last if self._state.log.base else max(self._state.log.last, *self._state.sent, 0)
+            return max(self._state.log.last, *self._state.sent, 0)
 
     def leave_books(self, remote: RemoteSession) -> None:
         """End a session that is lost, or was left; its totals are for people."""

@@ -78,9 +78,10 @@ class RemoteSession:
         # Who knew the name before could send something else under it, and the bus would take the batch for a repeat of that.
         return self._bus.publish(self._subject, sent.data, f"{self._nonce}:{sent.seq}:{sent.attempt}")
 
-    async def ping(self, seq_seen: int = -1) -> Pong:
-        """Ask the node where it is, and (with ``seq_seen``) for answers that were lost on the way. Raises NoAnswer, DecodeError."""
-        ping = Ping(self.session, max(-1, seq_seen - self.skipped) if seq_seen >= 0 else -1)
+    async def ping(self, seq_seen: int = -1, image: int = 0) -> Pong:
+        """Ask the node where it is, (with ``seq_seen``) for answers that were lost on the way, and (with ``image``) to record that there is
+        this image. Raises NoAnswer, DecodeError."""
+        ping = Ping(self.session, max(-1, seq_seen - self.skipped) if seq_seen >= 0 else -1, image)
         return msgspec.msgpack.decode(await self._ask("ping", ping, PING_S), type=Pong)
 
     async def close(self, request: CloseSession, timeout_s: float) -> SessionClosed:

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import msgspec
 
+from billing import evidence
 from billing.evidence import Evidence
 from bus_schemas.batch import Done
 from services.controller.writer import Writer
@@ -191,6 +192,20 @@ def loses_launches(charge: Any) -> Any:
     return charged
 
 
+def uses_images_too_early(_: Any) -> Any:
+    """a client uses an image although the log has not what it used by then"""
+
+    async def booked(self: Device, session: Session, image: int) -> bool:
+        return True
+
+    return booked
+
+
+def repeats_what_an_image_holds(_: Any) -> Any:
+    """what an image holds is taken for work that may be repeated without a charge"""
+    return lambda self: None
+
+
 CANARIES: Final[dict[Canary, tuple[Any, str]]] = {
     drops_uploads: (ReplayLog, "keep"),
     keeps_what_the_image_has: (ReplayLog, "take"),
@@ -213,18 +228,22 @@ CANARIES: Final[dict[Canary, tuple[Any, str]]] = {
     charges_given_up_work: (Evidence, "_displaced"),
     places_without_a_fence: (Writer, "append_placement"),
     loses_launches: (Meter, "_charge"),
+    uses_images_too_early: (Device, "book"),
+    repeats_what_an_image_holds: (evidence._Chain, "restore"),
 }
 """Each bug, and where it is planted."""
 
 
 _NEAR: Final[dict[Canary, int]] = {
     counts_instead_of_reaching: 310,
-    builds_again_what_is_closed: 370,
+    builds_again_what_is_closed: 480,
     hears_lost_sessions: 225,
     gives_a_batch_away: 218,
     charges_given_up_work: 665,
     keeps_what_the_image_has: 40,
     restores_zeros: 40,
+    uses_images_too_early: 40,
+    repeats_what_an_image_holds: 440,
 }
 """A seed a little before one that finds it, of those that are found late."""
 

@@ -88,8 +88,6 @@ class Client:
         self.problem = ""
         self.answers: dict[int, bytes] = {}
         self.task = ""
-        self.unheard: list[tuple[str, int, int]] = []
-        """Session, number and cost in ms of batches whose answers it lacked when it built the session again with an image."""
         self.process: Process | None = None
         self.session: Any = None
 
@@ -112,15 +110,9 @@ class Client:
             assert process is not None
             self.world.after(MS, None, process.kill)
 
-    def _note_unheard(self, link: Any) -> None:
-        if link._log.base:
-            sent = [(seq - link._state.remote.skipped, one.flush.scalars) for seq, one in link._state.sent.items()]
-            self.unheard += [(link._state.lost, seq, scalars[0]) for seq, scalars in sent if scalars]
-
     def _script(self) -> None:
         link = self.session = session.open_session(Config(self, self.plan), title=self.script.name)  # type: ignore[arg-type]  # has what is asked
         link._log._bytes_max = self.script.log_bytes
-        link._rebuild._last_executed = lambda last=link._rebuild._last_executed: self._note_unheard(link) or last()
         try:
             tickets: list[tuple[int, Ticket]] = []
             for number, step in enumerate(self.script.steps):

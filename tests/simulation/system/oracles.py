@@ -77,8 +77,8 @@ class Oracle:
     def __init__(self, system: System) -> None:
         self.system = system
         self.effects: Counter[tuple[str, str, int]] = Counter()
-        self.unreported: Counter[str] = Counter()
-        """Core time by task of reports that died with their executor before a server had them in its journal."""
+        self.unreported: Counter[tuple[str, str]] = Counter()
+        """Core time by task and session of reports that died with their executor before a server had them in its journal."""
         for node in system.nodes.values():
             node.on_executed = self._executed
             node.on_unreported = self._unreported
@@ -88,7 +88,7 @@ class Oracle:
 
     def _unreported(self, node: Node, reports: Iterable[Executed]) -> None:
         for report in reports:
-            self.unreported[node.tasks[report.session]] += report.core_ns
+            self.unreported[node.tasks[report.session], report.session] += report.core_ns
 
     # -- liveness ------------------------------------------------------------------------------------------------------------------------
 
@@ -254,7 +254,6 @@ class Oracle:
         _expect(not sum(view.ledger.balances.values()), "the ledger does not sum to zero")
         replaced = {event.replaces for _, event in log if isinstance(event, SessionOpenedFact)}
         ended = {event.session for _, event in log if isinstance(event, SessionClosedFact) and event.reason == "lease"} & replaced
-        executed = {(session, seq) for _, session, seq in self.effects}
         late: Counter[str] = Counter()
         again: Counter[str] = Counter()
         launched_again: Counter[str] = Counter()
@@ -287,16 +286,12 @@ class Oracle:
             core_ns, launches = sum(row.core_ns for row in rows), sum(row.launches for row in rows)
             wanted_ns, facts = sum(step.cost_ms for step in runs) * MS, sum(row.facts for row in rows)
             name = one.script.name
-            unheard = [cost_ms * MS for session, seq, cost_ms in one.unheard if (session, seq) in executed]
+            _expect(core_ns <= wanted_ns + again[one.task], f"{name} is charged {core_ns} core-ns, an undisturbed run {wanted_ns}")
             _expect(
-                core_ns <= wanted_ns + again[one.task] + sum(unheard),
-                f"{name} is charged {core_ns} core-ns, an undisturbed run {wanted_ns}",
+                launches <= len(runs) + launched_again[one.task], f"{name} is charged {launches} launches, an undisturbed run {len(runs)}"
             )
-            _expect(
-                launches <= len(runs) + launched_again[one.task] + len(unheard),
-                f"{name} is charged {launches} launches, an undisturbed run {len(runs)}",
-            )
-            unreported_ns = self.unreported[one.task] + late[one.task]
+            ended_ns = sum(ns for (task, name), ns in self.unreported.items() if task == one.task and name not in replaced)
+            unreported_ns = late[one.task] + ended_ns  # what was repeated, or is in an image, is charged
             if one.verdict == "finished":
                 least_ns = wanted_ns - unreported_ns
                 _expect(core_ns >= least_ns, f"{name} is charged {core_ns} core-ns only, at least {least_ns} were reported")

@@ -101,6 +101,8 @@ ANEW = [NodeLost(START, "a", 1, "silent"), NodeRecovered(START, "a", 1), placed(
 """The node was lost before the log had a session of the task there."""
 EXECUTOR = [opened("kb-2", "a", "kb-1"), closed("kb-1", "a", "executor_lost")]
 """Another session takes the place of the first, on its node."""
+IMAGE = [opened("kb-1", "a"), used("kb-1", "a", 10, image=5)]
+"""The client has an image of what took ten seconds."""
 
 
 @pytest.mark.parametrize("keys", [True, False])
@@ -284,6 +286,23 @@ EXECUTOR = [opened("kb-2", "a", "kb-1"), closed("kb-1", "a", "executor_lost")]
                      {"a": 100}, id="and one that was opened an hour after its node was lost"),
         pytest.param([*ANEW, opened("kb-2", "b", "kb-1"), *BEGUN, used("kb-1", "a", 50, from_ns=HOUR, to_ns=HOUR + 60 * SECOND)],
                      {"a": 50}, id="and what is used an hour after"),
+        pytest.param([*IMAGE, used("kb-1", "a", 4), lost("a"), placed("b"), opened("kb-2", "b", "kb-1", image=5),
+                      used("kb-2", "b", 7, repeats=6)], {"a": 14, "b": 3}, id="nothing of what an image holds is repeated"),
+        pytest.param([*IMAGE, used("kb-1", "a", 4), lost("a"), placed("b"), opened("kb-2", "b", "kb-1", image=6),
+                      used("kb-2", "b", 7, repeats=6)], {"a": 14, "b": 1}, id="the log knows of no such image"),
+        pytest.param([*IMAGE, used("kb-1", "a", 4, image=8), lost("a"), placed("b"), opened("kb-2", "b", "kb-1", image=5),
+                      used("kb-2", "b", 7, repeats=6)], {"a": 14, "b": 3}, id="the client uses the image before"),
+        pytest.param([*IMAGE, used("kb-1", "a", 4, image=7), lost("a"), placed("b"), opened("kb-2", "b", "kb-1", image=7),
+                      used("kb-2", "b", 2, repeats=1, image=9), used("kb-2", "b", 2), lost("b"), placed("c"),
+                      opened("kb-3", "c", "kb-2", image=9), used("kb-3", "c", 4, repeats=3)], {"a": 14, "b": 4, "c": 2},
+                     id="two images, and both nodes are lost"),
+        pytest.param([*ANEW, *IMAGE, opened("kb-2", "b", "kb-1", image=5), used("kb-1", "a", 5), used("kb-2", "b", 7, repeats=6)],
+                     {"a": 10, "b": 7}, id="the session in its place comes before the loss, with an image"),
+        pytest.param([*IMAGE, *EXECUTOR, used("kb-2", "a", 2), lost("a"), placed("b"), opened("kb-3", "b", "kb-2", image=5),
+                      used("kb-3", "b", 7, repeats=6)], {"a": 12, "b": 5}, id="an image, an executor that is lost, and its node"),
+        pytest.param([*IMAGE, used("kb-1", "a", 4), lost("a"), opened("kb-9", "a", "kb-1", at_ns=AT - 1), placed("b"),
+                      opened("kb-2", "b", "kb-1", image=5), used("kb-2", "b", 7, repeats=6)], {"a": 14, "b": 3},
+                     id="a session that the log hears of too late uses no image"),
         pytest.param([lost("a", "none"), moved("a", "none"), opened("kb-1", "a"), used("kb-1", "a", 1)], {"a": 1}, id="an unknown task"),
     ],
 )  # fmt: skip

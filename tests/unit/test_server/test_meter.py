@@ -52,6 +52,21 @@ def test_a_long_launch_is_split_in_proportion_and_adds_up() -> None:
     assert all(event.to_ns - event.from_ns <= INTERVAL_NS for event in usage(events))
 
 
+def test_an_image_is_in_the_fact_with_the_last_of_what_it_holds() -> None:
+    """Although nothing was used since the fact before, and for its session alone."""
+    m = meter()
+    m.open(Account("other", "tenant", "task", 0))
+    end = SECOND + SECOND // 2
+    m.work("s", begin_ns=0, start_ns=0, end_ns=end, finish_ns=end, core_ns=end, instructions=11, launches=1, resident_bytes=0)
+    m.images["s"] = 7
+    assert [(event.session, event.launches, event.image) for event in usage(m.cut(2 * SECOND))] == [("s", 0, 0), ("s", 1, 7)]
+    m.images["s"] = 9
+    assert not m.cut(2 * SECOND), "there is no time to account for"
+    m.resident("other", 5000, 2 * SECOND)
+    facts = usage(m.cut(3 * SECOND))
+    assert [(event.session, event.core_ns, event.image) for event in facts] == [("other", 0, 0), ("s", 0, 9)] and not m.images
+
+
 def test_memory_is_the_integral_of_what_is_held() -> None:
     """1001 bytes from 0.5 s, 3000 from 1.25 s, 1 from 2 s: floored to byte-milliseconds, the rest carried on."""
     m = meter()
