@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import random
 import sys
 import tempfile
-import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,10 +30,14 @@ class Row:
     billed: int = 0
     next: int = 0
 
+    def add(self, other: Row) -> None:
+        for name in Row.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
-def undisturbed(folder: Path, steps: int, work: str) -> tuple[list[str], Work]:
+
+def undisturbed(steps: int, work: str) -> tuple[list[str], Work]:
     """The lines and the bill of a run of so many steps without faults."""
-    with Stack(folder) as stack:
+    with tempfile.TemporaryDirectory() as folder, Stack(Path(folder)) as stack:
         script = Script(stack, "undisturbed", steps=steps, work=work)
         if script.ends(_SCRIPT_S) != 0:
             raise RuntimeError(f"the undisturbed run failed:\n{script.errors}")
@@ -41,11 +46,10 @@ def undisturbed(folder: Path, steps: int, work: str) -> tuple[list[str], Work]:
         return script.lines, bill(stack)
 
 
-def suffer(fault: Fault, seed: int, folder: Path, work: str, wanted: tuple[list[str], Work], row: Row) -> None:
-    """One run of the work under the fault, and the verdict on it, which should be as ``wanted``."""
-    lines, use = wanted
-    chance = random.Random(seed)
-    with Stack(folder, nodes=fault.nodes, small=fault.small) as stack:
+def suffer(number: int, seed: int, work: str, wanted: tuple[list[str], Work]) -> tuple[Row, str]:
+    """One run of the work under fault ``number``, which should be as ``wanted``: the verdict on it, and what went wrong."""
+    fault, (lines, use), chance = FAULTS[number], wanted, random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder, Stack(Path(folder), nodes=fault.nodes, small=fault.small) as stack:
         after = None if fault.before is None else fault.before(stack)
         script = Script(stack, "disturbed", steps=fault.steps, work=work)
         if after is not None:
@@ -53,15 +57,13 @@ def suffer(fault: Fault, seed: int, folder: Path, work: str, wanted: tuple[list[
         if script.reaches(chance.randint(1, fault.lines_max), 120) and fault.strike is not None:
             fault.strike(stack, script, chance)
         code = script.ends(_SCRIPT_S)
-        row.runs += 1
-        row.finished += code == 0
-        row.identical += script.lines == lines
         wrong = fault.bill(stack, use)
-        row.billed += not wrong
         again = Script(stack, "next", steps=fault.steps, work=work)
-        row.next += again.ends(_SCRIPT_S) == 0 and again.lines == lines
-        if code != 0 or script.lines != lines or wrong:
-            print(f"seed {seed}, {work}: exit code {code}; bill: {wrong}\n{script.errors[-3000:]}", flush=True)
+        continues = again.ends(_SCRIPT_S) == 0 and again.lines == lines
+        row = Row(1, int(code == 0), int(script.lines == lines), int(not wrong), int(continues))
+        if row == Row(1, 1, 1, 1, 1):
+            return row, ""
+        return row, f"seed {seed}, {work}, {fault.what}: exit code {code}; bill: {wrong}\n{script.errors[-3000:]}"
 
 
 def table(rows: dict[Fault, Row]) -> str:
@@ -79,21 +81,25 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the moments of the faults")
     parser.add_argument("--only", default="", help="faults whose description has these words")
     parser.add_argument("--work", choices=WORKS, action="append", help="only this kind; may be given again")
+    parser.add_argument("--processes", type=int, default=1, help="runs beside each other")
     parser.add_argument("--publish", action="store_true", help="write the table to docs/durability.md")
     asked = parser.parse_args()
-    rows = {fault: Row() for fault in FAULTS if asked.only in fault.what}
     works = asked.work or WORKS
-    wanted: dict[tuple[int, str], tuple[list[str], Work]] = {}
-    for number in range(asked.rounds):
-        work = works[number % len(works)]
-        for fault, row in rows.items():
-            began_s = time.monotonic()
-            if (fault.steps, work) not in wanted:
-                with tempfile.TemporaryDirectory() as folder:
-                    wanted[fault.steps, work] = undisturbed(Path(folder), fault.steps, work)
-            with tempfile.TemporaryDirectory() as folder:
-                suffer(fault, asked.seed + number, Path(folder), work, wanted[fault.steps, work], row)
-            print(f"{work}, {fault.what}: {row}, {time.monotonic() - began_s:.0f} s", flush=True)
+    rows = {fault: Row() for fault in FAULTS if asked.only in fault.what}
+    runs = [(number, fault, works[number % len(works)]) for number in range(asked.rounds) for fault in rows]
+    kinds = sorted({(fault.steps, work) for _, fault, work in runs})
+    # A server ends with the thread that started it, so each run is in the main thread of a process.
+    with ProcessPoolExecutor(asked.processes, multiprocessing.get_context("fork")) as pool:
+        wanted = dict(zip(kinds, pool.map(undisturbed, *zip(*kinds, strict=True)), strict=True))
+        verdicts = {
+            pool.submit(suffer, FAULTS.index(fault), asked.seed + number, work, wanted[fault.steps, work]): (fault, work)
+            for number, fault, work in runs
+        }
+        for verdict in as_completed(verdicts):
+            fault, work = verdicts[verdict]
+            row, wrong = verdict.result()
+            rows[fault].add(row)
+            print(f"{wrong}{work}, {fault.what}: {rows[fault]}", flush=True)
     print(table(rows))
     if asked.publish:
         write_section(ROOT / "docs" / "durability.md", "chaos", table(rows))
