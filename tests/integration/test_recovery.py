@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -17,8 +19,10 @@ from bus_schemas import faults
 from bus_schemas.batch import LIMITS, Upload
 from bus_schemas.events import SessionClosedFact, SessionOpenedFact, UsageRecorded
 from bus_schemas.session import OpenSession, SessionOpened
+from services.kit.process import spawn
 from tests.support.builder import Builder
 from tests.support.node import Node, Program, floats, increment, until
+from tests.support.stack import ROOT
 from wis.dtypes import DType
 from wooly import progress
 from wooly.errors import NodeLostError, PlacementError, RecoveryDivergedError, SessionLostError
@@ -71,6 +75,33 @@ def test_a_killed_executor_costs_no_batch_and_no_bit(node: Node, said: list[str]
     session.close()
     assert sum(fact.launches for fact in node.facts(SessionClosedFact, 4) if fact.reason != "done") == 80
     assert session.totals is not None and session.totals.launches == 41, "the totals are those of the script"
+
+
+def test_a_server_of_another_version_ends_the_executor_and_the_session_is_built_again(tmp_path: Path, said: list[str]) -> None:
+    older = tmp_path / "older"
+    older.mkdir()
+    (older / "sitecustomize.py").write_text("from services.server import protocol\n\nprotocol.PROTOCOL -= 1\n")
+    with Node(tmp_path, WOOLY_ON_STOP="keep") as node:
+        node.stop_server()
+        node.kill_executor()
+        with (tmp_path / "older.log").open("ab") as log:
+            environment = node.environment() | {"PYTHONPATH": os.pathsep.join((str(older), str(ROOT)))}
+            server = spawn([sys.executable, "-P", "-m", "services.server"], env=environment, stdout=subprocess.PIPE, stderr=log)
+        assert server.stdout is not None and server.stdout.readline(), (tmp_path / "older.log").read_text()
+        session = node.open()
+        upload(session, 1, np.zeros(N))
+        add_one(session, 20)
+        before = node.executor_pids()
+        server.terminate()
+        server.wait(60)
+        server.stdout.close()
+        assert node.executor_pids() == before, "it was left to the next server"
+        node.start_server()
+        add_one(session, 20)
+        assert value(session) == 40
+        assert node.executor_pids() != before and any("lost the session's memory; repeating" in line for line in said)
+        session.close()
+        assert session.totals is not None and session.totals.launches == 40
 
 
 def test_work_under_way_is_repeated_and_done_once(node: Node) -> None:
