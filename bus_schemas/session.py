@@ -46,10 +46,11 @@ class OpenSession(msgspec.Struct, frozen=True):
     (P0 only), 0: none. ``pace_percent``: the most of the device's core time it may take, 0: no bound. ``vram_wait_ms``: how long a batch
     may wait for memory that others hold before it fails, 0: not at all. ``traceparent`` (W3C): of the session's trace, or empty.
     ``replaces``: the session whose memory was lost and whose batches are repeated in this one, or empty; a repeated batch has a number
-    lower by ``skips`` here. ``repeats``: the last number here of a batch that was executed there, as the client says; counts where the
-    node does not know the lost session, because it was another node's. ``origin``: the first of the sessions that took each other's place
-    until this one, or empty. ``shared``: the last number here of a batch that another session ran as well, on another node, which the lost
-    one then took the place of; the word of the client. ``image``: the image (see Ping) that its memory is built from, 0: none."""
+    lower by ``skips`` here. ``repeats``: the last number here of a batch that may have been executed there, as the client says; counts
+    where the node does not know the lost session, because it was another node's. ``origin``: the first of the sessions that took each
+    other's place until this one, or empty. ``shared``: the last number here of a batch that another session ran as well, on another
+    node, which the lost one then took the place of; the word of the client. ``image``: the image (see Ping) that its memory is built
+    from, 0: none."""
 
     session: Name
     tenant: TenantName

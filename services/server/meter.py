@@ -141,6 +141,7 @@ class Meter:
 
     def close(self, session: str) -> Account | None:
         """Forget a session whose last interval is cut; its totals."""
+        self.images.pop(session, None)
         return self.accounts.pop(session, None)
 
     def resident(self, session: str, nbytes: int, at_ns: int) -> None:

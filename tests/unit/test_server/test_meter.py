@@ -65,6 +65,9 @@ def test_an_image_is_in_the_fact_with_the_last_of_what_it_holds() -> None:
     m.resident("other", 5000, 2 * SECOND)
     facts = usage(m.cut(3 * SECOND))
     assert [(event.session, event.core_ns, event.image) for event in facts] == [("other", 0, 0), ("s", 0, 9)] and not m.images
+    m.images["s"] = 10
+    m.close("s")
+    assert [event.session for event in usage(m.cut(4 * SECOND))] == ["other"], "it ended before there was time to account for"
 
 
 def test_memory_is_the_integral_of_what_is_held() -> None:
