@@ -99,7 +99,7 @@ attacks: $(STAMP).dev ## hostile kernels beside a canary on every back end (docs
 crowd: $(STAMP).dev ## 200 hostile tenants on one node for ten minutes, beside three that compute; results go to docs/security.md
 	$(BIN)/python -m tests.adversarial.stack.crowd --publish
 
-chaos: $(STAMP).dev ## trainings and sampling under each of 33 faults of bus, services, node, client, network and disks; results go to docs/durability.md
+chaos: $(STAMP).dev ## trainings and sampling under each of 48 faults of bus, services, node, client, network and disks; results go to docs/durability.md
 	$(BIN)/python -m tests.chaos --rounds 3 --processes $(PROCESSES) --publish
 
 test-cluster: $(STAMP).dev ## two trainings on a bus of three servers, one or all of which are lost meanwhile; results go to docs/how-to/cluster.md

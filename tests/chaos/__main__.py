@@ -54,9 +54,12 @@ def suffer(number: int, seed: int, work: str, wanted: tuple[list[str], Work]) ->
         script = Script(stack, "disturbed", steps=fault.steps, work=work)
         if after is not None:
             after()
-        if script.reaches(chance.randint(1, fault.lines_max), 120) and fault.strike is not None:
+        if script.reaches(len(lines) if fault.last else chance.randint(1, fault.lines_max), 120) and fault.strike is not None:
             fault.strike(stack, script, chance)
         code = script.ends(_SCRIPT_S)
+        for part in ("controller", "billing"):
+            if not stack.runs(part):
+                stack.start(part)
         wrong = fault.bill(stack, use)
         again = Script(stack, "next", steps=fault.steps, work=work)
         continues = again.ends(_SCRIPT_S) == 0 and again.lines == lines
@@ -86,7 +89,7 @@ def main() -> int:
     asked = parser.parse_args()
     works = asked.work or WORKS
     rows = {fault: Row() for fault in FAULTS if asked.only in fault.what}
-    runs = [(number, fault, works[number % len(works)]) for number in range(asked.rounds) for fault in rows]
+    runs = [(number, fault, fault.work or works[number % len(works)]) for number in range(asked.rounds) for fault in rows]
     kinds = sorted({(fault.steps, work) for _, fault, work in runs})
     # A server ends with the thread that started it, so each run is in the main thread of a process.
     with ProcessPoolExecutor(asked.processes, multiprocessing.get_context("fork")) as pool:

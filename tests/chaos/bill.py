@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from bus_schemas.events import TaskDisplaced
 from tests.chaos.stack import Stack
+from tests.support.node import until
 
-__all__ = ["Verdict", "Work", "as_undisturbed", "bill", "findings"]
+__all__ = ["Verdict", "Work", "as_undisturbed", "at_least_undisturbed", "bill", "findings"]
 
 _SETTLED_S = 60
 Work = tuple[int, int]
@@ -48,3 +49,15 @@ def as_undisturbed(displaced: int = 0) -> Verdict:
         return [f"the bill is {found}, that of an undisturbed run {wanted}"]
 
     return verdict
+
+
+def at_least_undisturbed(stack: Stack, wanted: Work) -> list[str]:
+    """For a script that was killed, and run again: what it used before is charged as well."""
+
+    def over() -> bool:
+        return not {"queued", "started"} & {task["state"] for task in stack.ask("controller", "/api/v1/tasks")["items"]}
+
+    until(over, "no task is under way", _SETTLED_S)
+    found = bill(stack)
+    right = all(least <= this <= 2 * least for this, least in zip(found, wanted, strict=True))
+    return findings(stack) + ([] if right else [f"the bill is {found}, that of an undisturbed run {wanted}"])

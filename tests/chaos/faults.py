@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.error import HTTPError
 
-from tests.chaos.bill import Verdict, as_undisturbed
+from tests.chaos.bill import Verdict, as_undisturbed, at_least_undisturbed
 from tests.chaos.stack import PARTS, STEPS, Script, Stack
 from tests.support.node import until
 
@@ -21,6 +21,7 @@ MOVES = 6
 """To a second node and back, three times."""
 MOVES_MANY = 50
 _MANY_STEPS = 6_000
+_COPY_STEPS = 800
 _MOVED_S = 120
 _EXACT = as_undisturbed()
 
@@ -40,6 +41,10 @@ class Fault:
     bill: Verdict = _EXACT
     #: of the training
     steps: int = STEPS
+    #: the only kind of work that it is for
+    work: str = ""
+    #: it strikes when the script has printed its last line
+    last: bool = False
 
 
 def _restart(*parts: str, after_s: float, number: int = signal.SIGKILL) -> Callable[[Stack, Script, random.Random], None]:
@@ -94,6 +99,17 @@ def _no_data_port(seconds: float) -> Callable[[Stack, Script, random.Random], No
     return strike
 
 
+def _cut_data(times: int) -> Callable[[Stack, Script, random.Random], None]:
+    def strike(stack: Stack, script: Script, chance: random.Random) -> None:
+        cut = 0
+        for _ in range(times):
+            cut += stack.cut_data_connections()
+            time.sleep(chance.uniform(0.3, 1))
+        assert cut, "the script had no connection to the data port"
+
+    return strike
+
+
 def _full_disk(part: str) -> Callable[[Stack, Script, random.Random], None]:
     def strike(stack: Stack, script: Script, chance: random.Random) -> None:
         """A part that ends by it is started again, as its supervisor does."""
@@ -111,6 +127,39 @@ def _six_kills(stack: Stack, script: Script, chance: random.Random) -> None:
     for _ in range(6):
         _restart(chance.choice(["server", "nats", "controller", "billing"]), after_s=0)(stack, script, chance)
         time.sleep(1.5)
+
+
+def _four_kills(part: str) -> Callable[[Stack, Script, random.Random], None]:
+    def strike(stack: Stack, script: Script, chance: random.Random) -> None:
+        for _ in range(4):
+            _restart(part, after_s=0)(stack, script, chance)
+            time.sleep(2)
+
+    return strike
+
+
+def _end(*parts: str) -> Callable[[Stack, Script, random.Random], None]:
+    """They are started again once the script is over."""
+
+    def strike(stack: Stack, script: Script, chance: random.Random) -> None:
+        for part in parts:
+            stack.end(part, signal.SIGKILL)
+
+    return strike
+
+
+def _drain(stack: Stack, script: Script, chance: random.Random) -> None:
+    """Until the script is over."""
+    (node,) = stack.ask("controller", "/api/v1/nodes")["items"]
+    stack.ask("controller", f"/api/v1/nodes/{node['id']}/drain", {})
+    script.process.wait()
+    stack.ask("controller", f"/api/v1/nodes/{node['id']}/resume", {})
+
+
+def _run_again(stack: Stack, script: Script, chance: random.Random) -> None:
+    script.process.kill()
+    script.process.wait()
+    script.run_again()
 
 
 def _late(part: str) -> Callable[[Stack], Callable[[], None]]:
@@ -217,26 +266,41 @@ FAULTS = (
     Fault("kill -9 the server, started again after 9 s", _restart("server", after_s=9)),
     Fault("kill -9 the server, started again after 15 s", _restart("server", after_s=15)),
     Fault("SIGTERM the server, start it again (a rolling restart)", _restart("server", after_s=0, number=signal.SIGTERM)),
+    Fault("kill -9 the server four times, 2 s apart", _four_kills("server")),
+    Fault("SIGSTOP server for 5 s", _still("server", 5)),
     Fault("SIGSTOP server for 15 s", _still("server", 15)),
     Fault("kill -9 nats-server, started again after 0.5 s", _restart("nats", after_s=0.5)),
     Fault("kill -9 nats-server, started again after 12 s", _restart("nats", after_s=12)),
+    Fault("kill -9 nats-server four times, 2 s apart", _four_kills("nats")),
     Fault("SIGSTOP nats for 5 s", _still("nats", 5)),
     Fault("kill -9 the controller, started again after 0.5 s", _restart("controller", after_s=0.5)),
     Fault("kill -9 billing, started again after 0.5 s", _restart("billing", after_s=0.5)),
+    Fault("kill -9 controller and billing, started again when the script is over", _end("controller", "billing")),
     Fault("kill -9 nats, controller and billing, all started again", _restart("controller", "billing", "nats", after_s=0)),
     Fault("six kills of a random part, 1.5 s apart", _six_kills),
     Fault("the client's connection to the bus is cut once", _cut(1, 0)),
     Fault("the client's connection to the bus is cut 15 times within 5 s", _cut(15, 0)),
+    Fault("the client cannot reach the bus for 5 s", _cut(1, 5)),
     Fault("the client cannot reach the bus for 15 s", _cut(1, 15)),
+    Fault("the node cannot reach the bus for 5 s", _cut_node(5)),
+    Fault("SIGSTOP the client for 20 s", _still("client", 20)),
     Fault("SIGSTOP the client for 45 s (a laptop that slept)", _still("client", 45)),
+    Fault("kill -9 the client; the script is run again from its beginning", _run_again, bill=at_least_undisturbed),
     Fault("SIGSTOP the executor for 60 s (a device that hangs)", _still("executor", 60)),
+    Fault("SIGSTOP the executor for 12 s (nothing passes to and from the data port, connections stay)", _still("executor", 12)),
     Fault("the data port cannot be reached for 3 s", _no_data_port(3)),
+    Fault("the data port's connections are cut ten times, 0.3 to 1 s apart", _cut_data(10)),
+    Fault("the data port's connections are cut in the middle of uploads and downloads", _cut_data(10), steps=_COPY_STEPS, work="copy"),
+    Fault("the node is drained while the script runs, and resumed when it is over", _drain),
     Fault("the script starts while nats is away for 12 s", before=_late("nats")),
     Fault("the script starts while controller is away for 12 s", before=_late("controller")),
     Fault("the script starts while server is away for 12 s", before=_late("server")),
     *(Fault(f"the disk of {part} is full for 6 s", _full_disk(part), small=part) for part in ("nats", "server", "controller", "billing")),
     Fault("kill -9 the executor; its server starts another", _kill_executor),
     Fault("kill -9 server and executor together", _kill_node),
+    Fault("kill -9 the executor when the script has printed its last line", _kill_executor, last=True),
+    Fault("kill -9 nats-server when the script has printed its last line", _restart("nats", after_s=0), last=True),
+    Fault("kill -9 the server when the script has printed its last line", _restart("server", after_s=0), last=True),
     *(
         Fault(f"{what}, beside a second node", strike, nodes=2, bill=as_undisturbed(displaced=1))
         for what, strike in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ import time
 import urllib.request
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from bus_schemas.events import Event
 from services.kit.bus import connect
@@ -37,6 +38,19 @@ _SMALL_MB = 192
 _FILLED_BYTES = 4096
 _NODE_LEASE_MS = 3000
 """With two nodes: after so long a silence a node is lost."""
+
+
+_PIDFD_GETFD = 438
+"""The system call, on every processor."""
+
+
+def _copied(process: int, number: int) -> int:
+    """A file descriptor of another process, copied into this one. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    found = int(libc.syscall(_PIDFD_GETFD, process, number, 0))
+    if found < 0:
+        raise OSError(ctypes.get_errno(), "pidfd_getfd")
+    return found
 
 
 class Link:
@@ -118,7 +132,7 @@ class Stack:
         self.start("nats")
         if self.leaf is not None:
             self.leaf.start(deadline_s=60)
-        if len(self.nodes) > 1:
+        if len(self.cluster.servers) == 1:
             self.links = {part: Link(self.nats.port) for part in self.nodes}
         for part in ("controller", "billing", *self.nodes):
             self.start(part)
@@ -236,6 +250,24 @@ class Stack:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
+    def cut_data_connections(self) -> int:
+        """Shut down every connection to the data ports of the first node, as a failing network does; how many."""
+        cut = 0
+        paths = set(map(str, self.data_sockets()))
+        for pid in self.executors():
+            process = os.pidfd_open(pid)
+            for number in map(int, os.listdir(f"/proc/{pid}/fd")):
+                with contextlib.suppress(OSError):
+                    if not os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
+                        continue
+                    with socket.socket(fileno=_copied(process, number)) as copy:
+                        listens = copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                        if copy.family == socket.AF_UNIX and copy.getsockname() in paths and not listens:
+                            copy.shutdown(socket.SHUT_RDWR)
+                            cut += 1
+            os.close(process)
+        return cut
+
     def data_sockets(self) -> list[Path]:
         """The sockets of the first node's data ports that are there now."""
         base = Path(os.environ.get("XDG_RUNTIME_DIR") or "/tmp")
@@ -246,7 +278,7 @@ class Stack:
 STEPS = 400
 """Of a training."""
 WORKS = ("mlp", "gpt", "generate")
-"""What ``train.py`` can do."""
+"""What ``train.py`` can do, beside ``copy``."""
 
 
 class Script:
@@ -262,13 +294,18 @@ class Script:
             PYTHONPATH=str(ROOT),
         )
         self._errors = stack.folder / f"{task}.err"
+        self._command = [sys.executable, str(Path(__file__).with_name("train.py")), str(steps), work]
+        self._environment, self._folder = environment, stack.folder
+        self._changed = threading.Condition()
+        self.run_again()
+
+    def run_again(self) -> None:
+        """From its beginning; the run before was killed."""
         self.lines: list[str] = []
         self._times_s: list[float] = []
-        with self._errors.open("wb") as errors:
-            command = [sys.executable, str(Path(__file__).with_name("train.py")), str(steps), work]
-            self.process = spawn(command, env=environment, stdout=subprocess.PIPE, stderr=errors, cwd=stack.folder)
-        self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        with self._errors.open("ab") as errors:
+            self.process = spawn(self._command, env=self._environment, stdout=subprocess.PIPE, stderr=errors, cwd=self._folder)
+        self._reader = threading.Thread(target=self._read, args=(self.process.stdout, self.lines), daemon=True)
         self._reader.start()
 
     @property
@@ -299,11 +336,10 @@ class Script:
         self._reader.join(10)
         return code
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+    def _read(self, output: IO[bytes], lines: list[str]) -> None:
+        for line in output:
             with self._changed:
-                self.lines.append(line.decode().rstrip())
+                lines.append(line.decode().rstrip())
                 self._times_s.append(time.monotonic())
                 self._changed.notify_all()
         with self._changed:

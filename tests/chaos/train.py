@@ -1,6 +1,8 @@
-"""``train.py STEPS [mlp|gpt|generate]``: work whose printed numbers and digest of weights tell every lost, repeated or changed operation.
+"""``train.py STEPS [mlp|gpt|generate|copy]``: work whose printed numbers and digest of weights tell every lost, repeated or changed
+operation.
 
-A training of a small network, one of a transformer with dropout, or sampling from that with a growing cache.
+A training of a small network, one of a transformer with dropout, sampling from that with a growing cache, or copies to the device
+and back.
 """
 
 import hashlib
@@ -74,10 +76,20 @@ def generate(steps: int, model: Transformer) -> None:
         print(text, hashlib.sha256(torch.cat(said, 1).cpu().numpy().tobytes()).hexdigest()[:16], flush=True)
 
 
+def copy(steps: int) -> None:
+    """Much goes to the device and comes back."""
+    for step in range(0, steps, LINE):
+        found = (torch.randn(1 << 22).cuda() * 2 + step).cpu()
+        print(step, hashlib.sha256(found.numpy().tobytes()).hexdigest()[:16], flush=True)
+
+
 def main(steps: int, work: str) -> None:
     torch.manual_seed(0)
     draw = torch.Generator().manual_seed(1)
     model: nn.Module
+    if work == "copy":
+        copy(steps)
+        return
     if work == "mlp":
         model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(128), nn.Linear(128, 10)).cuda()
         train(steps, model, lambda: (torch.randn(64, 64, generator=draw), torch.randint(0, 10, (64,), generator=draw)))
