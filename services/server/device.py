@@ -668,6 +668,8 @@ class Device:
             self._lose(session, self._accounting.lost(name, now_ns))
             self.gate.forget(session)
             del self.sessions[name]
+        if self.lost:
+            self._accounting.note(lambda report: None)
         self._detach()
         if not self._stopping:
             self._restarting = asyncio.get_running_loop().create_task(self._restart(), name=f"restart {self.gpu}")

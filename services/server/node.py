@@ -284,6 +284,8 @@ class Node:
         if isinstance(tenant, Fault):
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=tenant))
         request = msgspec.structs.replace(request, tenant=tenant)
+        if any(request.replaces in device.lost for device in self._devices) and not await self._facts.durable():
+            return self._unwritten(request.session)  # what may be repeated without a charge was charged, also if the server dies now
         fault = self._refuse_open(request, principal)
         if fault is not None:
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=fault))
@@ -327,8 +329,7 @@ class Node:
     async def _answer_open(self, record: SessionRecord) -> bytes:
         """The answer for an open session, once the journal has it: else the next server would not know a session that its client does."""
         if not await self._facts.durable():
-            text = "the node's journal cannot be written; it is being restarted; try again"
-            return _encode(SessionOpened(record.session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, text, fatal=False)))
+            return self._unwritten(record.session)
         opened = self._find(record.session)
         return _encode(self._opened(opened[1].record if opened is not None else record))
 
@@ -432,6 +433,10 @@ class Node:
         if any(other.terms.exclusive for other in others) or (request.exclusive and others):
             return Fault(faults.DEVICE_TAKEN, f"device {gpu} is held by another task, and one of the two wants it exclusively")
         return None
+
+    def _unwritten(self, session: str) -> bytes:
+        text = "the node's journal cannot be written; it is being restarted; try again"
+        return _encode(SessionOpened(session, self._facts.epoch, None, fault=Fault(faults.NODE_FAULT, text, fatal=False)))
 
     async def _close(self, subject: str, data: bytes) -> bytes | None:
         request = _decode(data, CloseSession)
