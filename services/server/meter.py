@@ -227,7 +227,8 @@ class Meter:
             if session in self.accounts:
                 uses.setdefault(session, _Use()).compile_ns = compile_ns
         self._compiled.clear()
-        for session in self.images.keys() - {launch.session for launch in self._launches}:
+        under_way = {launch.session for launch in self._launches}
+        for session in [name for name in self.images if name not in under_way]:
             uses.setdefault(session, _Use()).image = self.images.pop(session)
         serial_first = self.serial + 1
         events: list[Event] = []
