@@ -63,6 +63,8 @@ _AHEAD_MAX: Final = 4
 """Of each device of a task that is moved, how many sessions may run ahead: tries that failed are made again."""
 _IMAGES_MAX: Final = 4
 """Of a chain: a client keeps the one before when it has no answer about the last."""
+_DISPLACED: Final = "displaced"
+"""Why a session was closed whose memory its node had lost, and whose client continues elsewhere."""
 _MS: Final = 10**6
 _NODE: Final = "node"
 
@@ -118,7 +120,7 @@ class _Chain(msgspec.Struct, array_like=True):
         self.begun_ns += session.begun_ns
         self.repeatable = msgspec.structs.replace(self.done, core_ns=max(0, self.done.core_ns - self.begun_ns))
         self.unrestored = True
-        if self.open:
+        if self.open > len(self.ahead):
             self.restore()
 
     def restore(self) -> None:
@@ -381,7 +383,7 @@ class Evidence(msgspec.Struct, array_like=True):
             chain.leave(name)
             chain.heir, task.leaves, task.placed, task.losses = session.behind, "", goes, self.losses.get(goes, 0)
             return
-        if session.leaving or session.stranded:
+        if session.leaving or session.stranded or (event.failed and event.reason == _DISPLACED):
             chain.displace(name, session)
             return
         chain.open -= 1
@@ -428,8 +430,10 @@ class Evidence(msgspec.Struct, array_like=True):
         if other is not None and task.ahead.get(event.node, 0):
             task.ahead[event.node] -= 1
             other.behind, chain.ahead[event.session] = event.session, msgspec.structs.replace(chain.done)
+            chain.ahead[event.session].take(chain.images.get(event.image, Work()))
         elif event.node == task.leaves:
-            session.behind = next(reversed(chain.ahead), "")  # its node started anew while another one runs ahead
+            before = self.sessions[event.node].get(event.replaces)  # its node started anew while another one runs ahead, or ran
+            session.behind = next(reversed(chain.ahead), before.behind if before is not None else "")
         session.stranded = event.node in task.given_up or event.node in self.away
         others_leave = any(one.leaving and one.task == event.task for one in self.sessions[event.node].values())
         session.leaving = event.node == task.leaves or others_leave

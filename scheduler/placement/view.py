@@ -363,8 +363,12 @@ class ClusterView(ClusterState):
             return
         if not failed and session.cut_off == CUT_LOST and cut_off(task):
             self._transition(task, Phase.STARTED, at_ns)  # its node was only cut off, and it ran to its end there
+        self._without_sessions(task, fact.node, failed, reason, at_ns)
+
+    def _without_sessions(self, task: TaskView, node: str, failed: bool, reason: str, at_ns: int) -> None:
+        """The last session of a task, on ``node``, is no more: it is over if it had started."""
         if task.phase is Phase.STARTED and task.submitted.reservation:
-            self._keep(task, fact.node, at_ns)
+            self._keep(task, node, at_ns)
         elif task.phase is Phase.STARTED:
             state, why = state_after(task.outcome, failed, reason)
             self._transition(task, Phase(state), at_ns, why)
@@ -383,9 +387,11 @@ class ClusterView(ClusterState):
         self._settle(task)
 
     def _stay(self, task: TaskView, reason: str, at_ns: int) -> None:
-        """A task that was to run elsewhere stays where it is."""
+        """A task that was to run elsewhere stays where it is. If its sessions there have ended, it is over."""
         task.stayed, task.stayed_ns = reason, at_ns
         self._settle(task)
+        if not task.sessions and task.placed is not None:
+            self._without_sessions(task, task.placed.node, True, reason, at_ns)
 
     def _settle(self, task: TaskView) -> None:
         """A task that was to run elsewhere runs where it is placed: nothing is held for it anywhere else."""

@@ -25,7 +25,32 @@ def test_every_invariant_holds() -> None:
         assert counts[what] > 0, f"no {what}: the seeds test too little"
 
 
-@pytest.mark.parametrize("seed", [472, 497, 5088, 5285, 8402, 10138, 10966, 23930, 36542, 46509, 47588, 58280, 64708, 66994, 105449])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        472,
+        497,
+        5088,
+        5285,
+        22377,
+        34060,
+        40527,
+        46925,
+        52165,
+        53314,
+        8402,
+        10138,
+        10966,
+        23930,
+        36542,
+        46509,
+        47588,
+        58280,
+        64708,
+        66994,
+        105449,
+    ],
+)
 def test_seeds_that_found_a_fault_pass(seed: int) -> None:
     """Tasks that moved while a node was lost or started anew were charged twice or kept memory; a saved view of a reservation that moved
     was another one. What a slice was charged for a batch that the client's image has was taken off the next batch. Work in an image was

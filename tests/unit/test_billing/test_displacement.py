@@ -61,6 +61,11 @@ def lost(node: str, task: str = "t") -> TaskDisplaced:
     return TaskDisplaced(AT, task, node, True)
 
 
+def forgot(session: str, node: str) -> SessionClosedFact:
+    """Its node had lost its memory, and its client continues elsewhere."""
+    return msgspec.structs.replace(closed(session, node), failed=True)
+
+
 def moved(node: str, task: str = "t") -> TaskDisplaced:
     return TaskDisplaced(AT, task, node, False)
 
@@ -300,6 +305,19 @@ IMAGE = [opened("kb-1", "a"), used("kb-1", "a", 10, image=5)]
                      {"a": 10, "b": 7}, id="the session in its place comes before the loss, with an image"),
         pytest.param([*IMAGE, *EXECUTOR, used("kb-2", "a", 2), lost("a"), placed("b"), opened("kb-3", "b", "kb-2", image=5),
                       used("kb-3", "b", 7, repeats=6)], {"a": 12, "b": 5}, id="an image, an executor that is lost, and its node"),
+        pytest.param([*IMAGE, used("kb-1", "a", 4), TaskDisplaced(AT, "t", "a", False, "b", (0,)), lost("a"), placed("b"),
+                      opened("kb-2", "b", "kb-1", image=5), used("kb-2", "b", 7, repeats=6)], {"a": 14, "b": 3},
+                     id="an image, and the node is lost when its task was to leave it"),
+        pytest.param([*IMAGE, TaskDisplaced(AT, "t", "a", False, "b", (0,)), opened("kb-2", "b", "kb-1"), used("kb-1", "a", 4),
+                      forgot("kb-1", "a"), closed("kb-2", "b", "unused"), placed("b"), opened("kb-3", "b", "kb-1", image=5),
+                      used("kb-3", "b", 7, repeats=6)], {"a": 14, "b": 3},
+                     id="an image, and its memory is lost while another one runs ahead"),
+        pytest.param([*BEGUN, forgot("kb-1", "a"), placed("b"), opened("kb-2", "b", "kb-1"), used("kb-2", "b", 12, repeats=11)],
+                     {"a": 10, "b": 2}, id="its memory is lost, and its client continues elsewhere"),
+        pytest.param([*BEGUN, placed("b"), opened("kb-2", "b", "kb-1"), forgot("kb-1", "a"), used("kb-2", "b", 12, repeats=11)],
+                     {"a": 10, "b": 2}, id="the log hears of the loss after the session elsewhere"),
+        pytest.param([*GOES, used("kb-2", "b", 5, repeats=5), closed("kb-2", "b", "unused"), opened("kb-3", "a", "kb-1"), died("kb-1", "a"),
+                      used("kb-3", "a", 7)], {"a": 2, "b": 5}, id="ahead: it was first, is not used, and the other node starts anew"),
         pytest.param([*IMAGE, used("kb-1", "a", 4), lost("a"), opened("kb-9", "a", "kb-1", at_ns=AT - 1), placed("b"),
                       opened("kb-2", "b", "kb-1", image=5), used("kb-2", "b", 7, repeats=6)], {"a": 14, "b": 3},
                      id="a session that the log hears of too late uses no image"),
