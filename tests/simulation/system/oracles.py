@@ -252,23 +252,23 @@ class Oracle:
         _expect(not found.first_difference, f"the bill is not what the log gives: {found.first_difference}")
         _expect(not found.findings, f"the bill has findings: {found.findings}")
         _expect(not sum(view.ledger.balances.values()), "the ledger does not sum to zero")
-        replaced = {event.replaces for _, event in log if isinstance(event, SessionOpenedFact)}
+        unused = {event.session for _, event in log if isinstance(event, SessionClosedFact) and event.reason == "unused"}
+        replaced = {event.replaces for _, event in log if isinstance(event, SessionOpenedFact) and event.session not in unused}
         ended = {event.session for _, event in log if isinstance(event, SessionClosedFact) and event.reason == "lease"} & replaced
         late: Counter[str] = Counter()
         again: Counter[str] = Counter()
         launched_again: Counter[str] = Counter()
         displaced: set[tuple[str, str]] = set()
-        placed: dict[str, str] = {}
-        away: set[str] = set()
+        placed: dict[str, tuple[str, int]] = {}
+        losses: Counter[str] = Counter()
         for _, event in log:
             match event:
                 case NodeLost():
-                    away.add(event.node)
-                case NodeRegistered() | NodeRecovered():
-                    away.discard(event.node)
+                    losses[event.node] += 1
                 case TaskPlaced():
-                    before, placed[event.task] = placed.get(event.task, ""), event.node
-                    if before in away:
+                    before, lost = placed.get(event.task, ("", 0))
+                    placed[event.task] = event.node, losses[event.node]
+                    if before != event.node and losses[before] > lost:  # although it may be back
                         displaced.add((event.task, before))
                 case TaskDisplaced(lost=True):
                     displaced.add((event.task, event.node))
