@@ -239,7 +239,7 @@ _NEAR: Final[dict[Canary, int]] = {
     builds_again_what_is_closed: 480,
     hears_lost_sessions: 225,
     gives_a_batch_away: 218,
-    charges_given_up_work: 665,
+    charges_given_up_work: 130,
     keeps_what_the_image_has: 40,
     restores_zeros: 40,
     uses_images_too_early: 40,
