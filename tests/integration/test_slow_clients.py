@@ -20,6 +20,7 @@ import pytest
 from services.kit import http
 from services.kit.http import Listener, parse_address, serve
 from services.kit.keyring import Authority
+from tests.support.node import until
 
 BIG = 32 << 20
 
@@ -179,6 +180,16 @@ def test_the_addresses_of_one_ipv6_network_have_a_part_together(monkeypatch: pyt
     if shutil.which("ip") is None or change("replace"):
         pytest.skip("this user can add no address")
 
+    def routed(address: str) -> bool:
+        """The kernel makes the route to a new address a moment after the address."""
+        with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind((address, 0))
+                probe.connect((addresses[0], 9))  # nothing is sent
+            except OSError:
+                return False
+            return True
+
     async def go() -> int:
         """How many are left when thirty are closed."""
         bound = socket.create_server(("::", 0), family=socket.AF_INET6)
@@ -207,6 +218,7 @@ def test_the_addresses_of_one_ipv6_network_have_a_part_together(monkeypatch: pyt
         return left
 
     try:
+        until(lambda: all(map(routed, addresses)), "routes to the addresses")
         assert asyncio.run(asyncio.wait_for(go(), 60)) == 10
     finally:
         change("del")
