@@ -309,7 +309,8 @@ FAULTS = (
             ("the node cannot reach the bus for 40 s", _cut_node(40)),
         )
     ),
-    Fault("the task is moved to a second node and back, three times", _move, nodes=2, lines_max=1, bill=as_undisturbed(displaced=MOVES)),
+    Fault("the task is moved to a second node and back, three times", _move, nodes=2, lines_max=1, bill=as_undisturbed(displaced=MOVES),
+          steps=2 * STEPS),
     Fault("the task is moved to a second node and back, 25 times", _move_again_and_again, nodes=2, lines_max=1,
           bill=as_undisturbed(displaced=MOVES_MANY), steps=_MANY_STEPS),
 )  # fmt: skip
