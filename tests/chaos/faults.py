@@ -287,7 +287,7 @@ FAULTS = (
     Fault("SIGSTOP the client for 45 s (a laptop that slept)", _still("client", 45)),
     Fault("kill -9 the client; the script is run again from its beginning", _run_again, bill=at_least_undisturbed),
     Fault("SIGSTOP the executor for 60 s (a device that hangs)", _still("executor", 60)),
-    Fault("SIGSTOP the executor for 12 s (nothing passes to and from the data port, connections stay)", _still("executor", 12)),
+    Fault("SIGSTOP the executor for 12 s", _still("executor", 12)),
     Fault("the data port cannot be reached for 3 s", _no_data_port(3)),
     Fault("the data port's connections are cut ten times, 0.3 to 1 s apart", _cut_data(10)),
     Fault("the data port's connections are cut in the middle of uploads and downloads", _cut_data(10), steps=_COPY_STEPS, work="copy"),
