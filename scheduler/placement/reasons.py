@@ -50,6 +50,9 @@ REASONS: Final = frozenset(
 
 GANG: Final = frozenset({GANG_INCOMPLETE, GANG_SHORT})
 
+ASIDE: Final = frozenset({NODE_DRAINED, NODE_LEFT, NOT_IN_GROUP, GROUP_ONLY, NO_DEVICE})
+"""Reasons of nodes that are not for the task, however much room they have."""
+
 NODE_WIDE: Final = -1
 """Stands for the gpu in a refusal of a whole node; the node is empty in a refusal of the whole cluster."""
 

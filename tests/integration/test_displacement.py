@@ -18,7 +18,7 @@ from billing.projection import BillingView
 from bus_schemas.events import ActionTaken, SessionClosedFact, TaskDisplaced, TaskPlaced, UsageRecorded
 from tests.support.command import command_in
 from tests.support.fork_server import start_service
-from tests.support.node import Node, executor_pids, floats, increment, until
+from tests.support.node import Node, Waiting, executor_pids, floats, increment, until
 from tests.support.plane import Controller
 from tests.support.secure import SecureStack
 from tests.support.stack import ROOT, plain_environment
@@ -512,6 +512,40 @@ def test_a_task_that_is_placed_again_where_it_was_continues_there(cluster: Clust
     add_one(session, 1)
     assert value(session) == 21 and cluster.of(session) is before
     assert cluster.task(session)["state"] == "started"
+
+
+@contextlib.contextmanager
+def all_silent(cluster: Cluster) -> Iterator[None]:
+    """Every node is silent, and held for lost."""
+    servers = [node.server for node in cluster.nodes.values() if node.server is not None]
+    for server in servers:
+        server.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: all(node["state"] == "lost" for node in cluster.controller.get("/api/v1/nodes")["items"]), "all nodes are lost")
+        yield
+    finally:
+        for server in servers:
+            server.send_signal(signal.SIGCONT)
+
+
+def test_a_script_that_starts_waits_for_nodes_that_are_lost(cluster: Cluster, said: list[str]) -> None:
+    with all_silent(cluster):
+        opening = Waiting(cluster.open)
+        until(lambda: any("which is lost, coming back" in line for line in said), "a line that says what is waited for")
+    session = opening.ended()
+    begin(session)
+    assert value(session) == 20 and cluster.task(session)["state"] == "started"
+
+
+def test_a_script_that_starts_gives_up_when_the_lost_nodes_stay_away(cluster: Cluster) -> None:
+    with all_silent(cluster):
+        with pytest.raises(PlacementError, match="the node is lost"):
+            cluster.open(recovery_wait_s=1.0)
+        reasons = [task["reason"] for task in cluster.controller.get("/api/v1/tasks?state=failed")["items"]]
+        assert len(reasons) == 2 and sum("queue timeout" in reason for reason in reasons) == 1
+        with pytest.raises(PlacementError, match="the node is lost"):
+            cluster.open(recovery_wait_s=0)  # at once
+        assert len(cluster.controller.get("/api/v1/tasks")["items"]) == 3
 
 
 def test_a_task_whose_script_gives_up_waits_for_no_place(cluster: Cluster) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from bus_schemas.events import NodeLost, SessionClosedFact
-from tests.support.node import DEADLINE_S, Node, floats, increment, until
+from tests.support.node import Node, Waiting, floats, increment, until
 from wooly.link import Flush
 from wooly.session import Session
 
@@ -40,28 +38,6 @@ class Counting:
         self.count += 1
         ticket = self.session.submit(PROGRAM.flush([1], reads=[(1, 0, 128)]))
         assert floats(self.session.wait(ticket)[0]).tolist() == [float(self.count)] * 16
-
-
-class Waiting(threading.Thread):
-    """``work()`` on a thread of its own; ``ended`` returns what it returned, or raises what it raised."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        super().__init__(daemon=True)
-        self._work, self._result, self._failure = work, None, None
-        self.start()
-
-    def run(self) -> None:
-        try:
-            self._result = self._work()
-        except BaseException as error:  # raised by ``ended``
-            self._failure = error
-
-    def ended(self) -> Any:
-        self.join(DEADLINE_S)
-        assert not self.is_alive(), "it still waits"
-        if self._failure is not None:
-            raise self._failure
-        return self._result
 
 
 @pytest.fixture

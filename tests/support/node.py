@@ -7,6 +7,7 @@ import contextlib
 import os
 import secrets
 import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
@@ -37,6 +38,7 @@ __all__ = [
     "DEADLINE_S",
     "Node",
     "Program",
+    "Waiting",
     "add_one",
     "asked",
     "beyond_its_table",
@@ -64,6 +66,28 @@ def until(condition: Callable[[], T], what: str, deadline_s: float = DEADLINE_S)
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not within {deadline_s:g} s")
         time.sleep(0.01)
+
+
+class Waiting(threading.Thread):
+    """``work()`` on a thread of its own; ``ended`` returns what it returned, or raises what it raised."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self._work, self._result, self._failure = work, None, None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._result = self._work()
+        except BaseException as error:  # raised by ``ended``
+            self._failure = error
+
+    def ended(self) -> Any:
+        self.join(DEADLINE_S)
+        assert not self.is_alive(), "it still waits"
+        if self._failure is not None:
+            raise self._failure
+        return self._result
 
 
 async def until_async(condition: Callable[[], Awaitable[T]], what: str, deadline_s: float = DEADLINE_S) -> T:

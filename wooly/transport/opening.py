@@ -118,12 +118,23 @@ def ask(config: Config, title: str) -> Place:
 
     Raises PlacementError with the controller's reason, TaskCancelledError when the task is cancelled while it waits, ConfigError.
     """
-    client = _client(config)
-    new_id = uuid.uuid4().hex  # a repeated request is the same task
-    task = repeat(lambda: _get(client, config.task_id) if config.task_id else _submit(client, config, title, new_id), config.start_wait_s)
+    client, refusal = _client(config), None
+    try:
+        task = repeat(lambda: _get(client, config.task_id), config.start_wait_s) if config.task_id else _submit(client, config, title)
+    except _NodesLostError as error:
+        wait_ms = int(config.start_wait_s * 1_000)
+        if not wait_ms:
+            raise
+        refusal, task = error, _submit(client, config, title, queue_timeout_ms=wait_ms)
     if task.node is None and task.state == "queued":
         task = _wait(client, task, own=not config.task_id)
+    if refusal is not None and task.state == "failed":  # none of the nodes came back
+        raise refusal
     return _place(task, config.tenant, title)
+
+
+class _NodesLostError(PlacementError):
+    """The nodes that could serve the task are lost, and may come back."""
 
 
 def _client(config: Config, timeout_s: float = _TIMEOUT_S) -> Client:
@@ -191,25 +202,32 @@ def _wait(client: Client, task: Task, *, own: bool) -> Task:
     return task
 
 
-def _submit(client: Client, config: Config, title: str, new_id: str) -> Task:
+def _submit(client: Client, config: Config, title: str, queue_timeout_ms: int = 0) -> Task:
+    """``queue_timeout_ms``: it waits for a place so long, even if the configuration says that it does not."""
     says_tenant = "WOOLY_TENANT" in config.origin or not config.api_key  # else the key determines it
-    with _errors("refused the task"):
-        return client.submit(
-            config.required_vram_mb,
-            id=new_id,
-            tenant=config.tenant if says_tenant else None,
-            priority=config.prio,
-            gpu_count=config.device_count,
-            gpu_mode="Exclusive" if config.gpu_mode == "Exclusive" else "Shared",
-            groups=config.controller_node_group_ids,
-            noswap=not config.swap_from_vram,
-            title=title,
-            queue=config.queue,
-            weight=config.weight,
-            sla_ms_p99=config.sla_ms_p99,
-            pace_percent=config.pace_percent,
-            **(_gang(os.environ) if config.queue else {}),
-        )
+    new_id = uuid.uuid4().hex  # a repeated request is the same task
+
+    def submit() -> Task:
+        with _errors("refused the task"):
+            return client.submit(
+                config.required_vram_mb,
+                id=new_id,
+                tenant=config.tenant if says_tenant else None,
+                priority=config.prio,
+                gpu_count=config.device_count,
+                gpu_mode="Exclusive" if config.gpu_mode == "Exclusive" else "Shared",
+                groups=config.controller_node_group_ids,
+                noswap=not config.swap_from_vram,
+                title=title,
+                queue=config.queue or queue_timeout_ms > 0,
+                queue_timeout_ms=queue_timeout_ms,
+                weight=config.weight,
+                sla_ms_p99=config.sla_ms_p99,
+                pace_percent=config.pace_percent,
+                **(_gang(os.environ) if config.queue else {}),
+            )
+
+    return repeat(submit, config.start_wait_s)
 
 
 def _gang(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -258,6 +276,8 @@ def _errors(failing: str) -> Iterator[None]:
             advice = "; WOOLY_QUEUE=1, or `wooly run --queue`, waits for a place"
         message = f"the controller {failing}: {error.detail}{advice}"
         problem = QuotaReachedError(message, **error.excess) if error.excess else PlacementError(message)
+        if error.kind == "nodes-lost":
+            raise _NodesLostError(message) from None
         raise (Away(problem) if error.status >= 500 else problem) from None
     except NoServerError as error:
         raise Away(PlacementError(f"{error} (CONTROLLER_URL)")) from None

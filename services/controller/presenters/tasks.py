@@ -347,6 +347,11 @@ def refusals_answer(refusals: tuple[tuple[str, int, str, str], ...], shown: Show
     ]
 
 
+def only_lost(decision: TaskRefused) -> bool:
+    """Whether the task could run, for all that is known, were it not that the nodes for it are lost."""
+    return {reason for reason, _ in decision.refused} - why.ASIDE == {why.NODE_LOST}
+
+
 def refusal_sentence(view: ClusterView, decision: TaskPlaced | TaskRefused, shown: Shown = everyone) -> str:
     """One sentence for the user whose task fits nowhere: every distinct reason, with how often and an example."""
     counts = dict(decision.refused)

@@ -19,7 +19,7 @@ from services.controller.lookup import find_node, task_revision
 from services.controller.parts import Ask, parts_of
 from services.controller.presenters import Json
 from services.controller.presenters.journal import timeline_answer, waits_answer
-from services.controller.presenters.tasks import placement_answer, refusal_sentence, refusals_answer, run_answer, task_answer
+from services.controller.presenters.tasks import only_lost, placement_answer, refusal_sentence, refusals_answer, run_answer, task_answer
 from services.controller.presenters.waiting import waiting_answer
 from services.controller.routes import Limit, Name, Offset, Revision, Search, TaskId, problems, revision_of, words
 from services.controller.runs import WAIT_S_MAX
@@ -104,7 +104,8 @@ def _submitted(request: Ask, placed: TaskView, new: bool) -> Response[Json]:
     if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
         view, decision, shown = parts_of(request).projection.view, placed.decision, caller_of(request).sees
         members = {"task": decision.task, "refusals": refusals_answer(decision.refusals, shown)}
-        return problem(409, "no-placement", "No device fits", refusal_sentence(view, decision, shown), members=members)
+        sentence = refusal_sentence(view, decision, shown)
+        return problem(409, "nodes-lost" if only_lost(decision) else "no-placement", "No device fits", sentence, members=members)
     status = 202 if placed.waiting else 201 if new else 200
     return Response(answer_of(request, placed), status_code=status)
 
