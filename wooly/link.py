@@ -129,6 +129,8 @@ class Flush:
     kernels: Sequence[tuple[bytes, bytes]] = ()
     #: for messages
     origin: Origin | None = None
+    #: set by the link once it will be sent, whatever ``submit`` raises
+    taken: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -20,7 +20,7 @@ from bus_schemas.session import SessionClosed, SessionOpened
 from bus_schemas.texts import printable
 from wooly.errors import ConfigError
 from wooly.link import Flush, Link, LinkWrapper, ReadBytes, Ticket
-from wooly.rest import Credentials, open_url
+from wooly.rest import UNANSWERED, Credentials, open_url
 
 if TYPE_CHECKING:
     from wooly.api.answers import Waiting
@@ -137,7 +137,7 @@ def _credits(billing_url: str, task: str, credentials: Credentials) -> str:
             items = json.loads(answer.read())["items"]
         line = next(item for item in items if item["key"] == task)
         return f"credits: {line['core_credits']} core, {line['vram_credits']} VRAM"
-    except (OSError, ValueError, KeyError, TypeError, StopIteration, ConfigError):
+    except (*UNANSWERED, KeyError, TypeError, StopIteration, ConfigError):
         return ""  # the bill can be asked for later; the end of a script must not fail for it
 
 

@@ -8,6 +8,7 @@ session's buffers. Larger uploads are files of their own in ``data``, named by t
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +22,15 @@ from msgspec import structs
 from bus_schemas.batch import Batch, Upload
 from bus_schemas.frames import FrameDamage, checked_frame, checked_frames
 from wooly import progress
-from wooly.errors import WoolyError
+from wooly.errors import ConfigError, WoolyError
 from wooly.link import Flush, Link, LinkWrapper, Ticket
 from wooly.shared.lru import LruDict
 from wooly.transport.batches import BatchEncoder, unpack_handles
 from wooly.transport.replay import Made, follow, groups
 
 _SUFFIX: Final = ".batches"
+_SEGMENT: Final = re.compile(r"\d{12,}" + re.escape(_SUFFIX))
+_UPLOAD: Final = re.compile(r"[0-9a-f]{64}(\.part)?")
 _INLINE_MAX: Final = 4096
 """A frame has at most some thousand uploads of so many bytes."""
 _IMAGE_SHARE: Final = 4
@@ -71,6 +74,7 @@ class RecordingLink(LinkWrapper):
         self._made: Made = LruDict(_PROGRAMS_MAX)
         self._segments: list[_Segment] = []
         self._number = 0
+        self._noted: Flush | None = None
         self._open = True
         try:
             self._clear()
@@ -82,7 +86,9 @@ class RecordingLink(LinkWrapper):
         """Raises what an image that was read on the way heard of earlier flushes; ``flush`` is sent all the same."""
         refused: WoolyError | None = None
         try:
-            self._note(flush)
+            if flush is not self._noted:  # else the call before was interrupted
+                self._note(flush)
+            self._noted = flush
         except WoolyError as error:
             refused = error
             self._give_up("the memory could not be read for an image")
@@ -108,10 +114,15 @@ class RecordingLink(LinkWrapper):
         progress.say(f"wooly: the recording ends with batch {self._number}: {why}")
 
     def _clear(self) -> None:
+        """Remove the recording that is there. Raises ConfigError when the folder holds other files only."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        there = [path for path in self._folder.iterdir() if path.name != "data"]
+        segments = [path for path in there if _SEGMENT.fullmatch(path.name)]
+        if there and not segments:
+            raise ConfigError(f"WOOLY_RECORD: {self._folder} holds files, and no recording; name a folder that is empty or new")
         data = self._folder / "data"
         data.mkdir(mode=0o700, exist_ok=True)
-        for path in (*self._folder.glob(f"*{_SUFFIX}"), *data.iterdir()):
+        for path in (*segments, *(path for path in data.iterdir() if _UPLOAD.fullmatch(path.name))):
             path.unlink()
 
     def _begin(self) -> None:

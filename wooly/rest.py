@@ -10,14 +10,18 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from bus_schemas.texts import printable
 from wooly.errors import ApiError, ConfigError, NoServerError
 from wooly.shared.tls import client_context, is_loopback
 
-__all__ = ["Credentials", "ask", "detail_of", "open_url"]
+__all__ = ["UNANSWERED", "Credentials", "ask", "detail_of", "open_url"]
+
+
+UNANSWERED: Final = (OSError, ValueError, http.client.HTTPException)
+"""What a request raises when there is no answer, or not a whole one."""
 
 
 class Configured(Protocol):
@@ -75,6 +79,8 @@ def open_url(
     if credentials.api_key:
         sent["Authorization"] = f"Bearer {credentials.api_key}"
     handlers: list[Any] = [_NoRedirect()]
+    if parts.scheme != "https" and (secret or credentials.api_key or not plain):
+        handlers.append(urllib.request.ProxyHandler({}))  # the environment's proxy cannot reach this machine, and would read the key
     if parts.scheme == "https":
         handlers.append(urllib.request.HTTPSHandler(context=_context(credentials.tls_ca)))
     request = urllib.request.Request(url, data=data, method=method, headers=sent)
@@ -110,7 +116,7 @@ def ask(
         message = f"the {what} at {base} refused {path.partition('?')[0]}: {detail}{advice}"
         excess: dict[str, Any] = {name: problem[name] for name in ("quota", "limit", "used", "retry_after_ms") if name in problem}
         raise ApiError(message, status=error.code, fields=fields, kind=kind, detail=detail, excess=excess) from None
-    except (OSError, ValueError) as error:
+    except UNANSWERED as error:
         reason = getattr(error, "reason", error)
         raise NoServerError(f"the {what} at {base} does not answer ({reason}); is it running, and is the address right?") from None
 

@@ -32,6 +32,7 @@ from wooly.transport.bus import BusThread, NoAnswer, bus_credentials
 from wooly.transport.halt import Refusals
 from wooly.transport.moving import Move, Stays
 from wooly.transport.opening import Opening
+from wooly.transport.patience import Away, repeat
 from wooly.transport.recovery import CLOSE_S, SUBSCRIBE_S, Rebuild, Watch
 from wooly.transport.replay import ReplayLog, groups
 from wooly.transport.session_state import PING_S, Answer, Sent, SessionState
@@ -129,6 +130,7 @@ class Session:
         """Number a batch that is sent when the session has been built again."""
         state = self._state
         state.seq += 1
+        flush.taken = True
         sent, answer = Sent(state.seq, flush), Answer()
         answer.event.set()  # as of all that wait for the budget
         with state.changed:
@@ -143,6 +145,7 @@ class Session:
         trace = self._tracer.begin(seq, flush.n_ops)
         data = state.remote.encoder.encode(seq - state.remote.skipped, flush, uploads, trace)
         state.seq = seq  # only now: the node waits for every number that was given away
+        flush.taken = True
         sent = Sent(seq, flush, uploads, data, time.monotonic(), trace)
         with state.changed:
             state.sent[seq] = sent
@@ -178,19 +181,17 @@ class Session:
         if answer is None:
             if ticket.n_reads:
                 raise ValueError(f"the answers of batch {ticket.seq} have been taken already")
+            self._refusals.raise_first(ticket.seq)
             return []  # done, and nothing was asked
         self.waits += not answer.event.is_set()
-        while True:
-            session = state.remote.session
-            done = state.wait_for_done(answer)
-            try:
-                found: list[ReadBytes] = [
-                    state.remote.port.get(read.blob, read.nbytes) if read.blob else read.inline for read in done.reads
-                ]
-                break
-            except WoolyError:
-                if not state.moved(session):
-                    raise
+        try:
+            found = self._fetch(answer)
+        except WoolyError:
+            raise
+        except BaseException:  # Ctrl-C, say: its caller does not ask again
+            with state.changed:
+                state.answers.pop(ticket.seq, None)
+            raise
         with state.changed:
             state.answers.pop(ticket.seq, None)
         self._refusals.raise_first(ticket.seq - 1)
@@ -201,6 +202,18 @@ class Session:
             finally:
                 del refused  # its traceback holds this frame, which would keep the script's tensors alive
         return found
+
+    def _fetch(self, answer: Answer) -> list[ReadBytes]:
+        """Wait for an answer, and get what the node keeps of it."""
+        state = self._state
+        while True:
+            session = state.remote.session
+            done = state.wait_for_done(answer)
+            try:
+                return [state.remote.port.get(read.blob, read.nbytes) if read.blob else read.inline for read in done.reads]
+            except WoolyError:
+                if not state.moved(session):
+                    raise
 
     def free_bytes(self) -> int:
         """Free memory of the device now, in bytes; the value from the opening of the session while the node does not report it."""
@@ -347,7 +360,9 @@ class Session:
                 if state.mirror is not None:
                     state.mirror.answered(done.seq, sent.flush, done)
             answer = state.answers.get(done.seq) if whole else None
-            if not sent.flush.reads and done.fault is None:
+            if not sent.flush.reads:
+                if refused is not None and self._refusals.first is None:
+                    self._refusals.first = (done.seq, refused)
                 state.answers.pop(done.seq, None)  # waiters already hold the answer; answers without a waiter must not pile up
             state.changed.notify_all()
         if kept is not None:
@@ -400,8 +415,8 @@ class Session:
             self._move.stop(CLOSE_S)
         self._rebuild.withdraw(CLOSE_S)
         try:
-            self.totals = self._rebuild.totals(self._bus.call(self._goodbye(), CLOSE_S + 1))
-        except (TimeoutError, NoAnswer):
+            self.totals = self._rebuild.totals(repeat(self._take_leave, 0 if state.fault is not None else min(state.wait_s, _DRAIN_S)))
+        except NodeLostError:
             self.totals = None  # the node is away or busy; the lease ends the session
         state.remote.port.close()
         self._bus.stop()
@@ -418,6 +433,13 @@ class Session:
         with contextlib.suppress(TimeoutError, NoAnswer, RuntimeError):
             request = CloseSession(self.info.session, "killed", -1, outcome)
             self._bus.call(self._state.remote.close(request, _KILLED_S), _KILLED_S + 0.5)
+
+    def _take_leave(self) -> SessionClosed:
+        """End the session on its node. Raises Away while that does not answer."""
+        try:
+            return self._bus.call(self._goodbye(), CLOSE_S + 1)
+        except (TimeoutError, NoAnswer):
+            raise Away(NodeLostError(f"node {self._state.remote.node.name} does not answer")) from None
 
     async def _goodbye(self) -> SessionClosed:
         if self._watcher is not None:

@@ -12,7 +12,7 @@ import msgspec
 
 from bus_schemas.batch import Batch, Done, Fault, encode_done
 from bus_schemas.events import Outcome
-from bus_schemas.session import DeviceInfo, OpenSession, SessionClosed
+from bus_schemas.session import CloseSession, DeviceInfo, OpenSession, SessionClosed
 from bus_schemas.telemetry import QuotaUse
 from bus_schemas.terms import TaskTerms
 from scheduler import dispatch as core
@@ -83,6 +83,8 @@ _ENDED_MAX: Final = 256
 _WARM_MAX: Final = 4096
 _EXECUTOR_LOST: Final = "executor_lost"
 _NODE_RESTARTED: Final = "node_restarted"
+_DONE: Final = "done"
+"""Why a session is closed whose client needs it no more."""
 
 
 class Device:
@@ -271,10 +273,13 @@ class Device:
     def put_back(self, session: Session) -> None:
         self.lost[session.record.session] = session
 
-    def end_lost(self, session: Session) -> None:
-        """End a session that was lost."""
+    def end_lost(self, session: Session, request: CloseSession | None = None) -> None:
+        """End a session that was lost. ``request``: of its client; it did not fail if it had done all that this asks for."""
         self.lost.pop(session.record.session, None)
-        self._end(session, session.reason, failed=True)
+        if request is not None and request.reason == _DONE and 0 <= request.last_seq <= session.seq_done:
+            self._end(session, _DONE, failed=False)
+        else:
+            self._end(session, session.reason, failed=True)
 
     def close(self, session: Session, last_seq: int, reason: str, *, stop: bool = False) -> asyncio.Future[SessionClosed]:
         """End a session once batch ``last_seq`` has run (-1: at once); resolves to its totals. ``stop``: what runs beyond is stopped."""

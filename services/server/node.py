@@ -447,7 +447,7 @@ class Node:
             if lost is not None and lost.record.principal == subjects.requester(subject):
                 lost.outcome = lost.outcome or sound_outcome(request.outcome)
                 lost.reason = DISPLACED if request.reason == DISPLACED else lost.reason  # its client continues on another node
-                device.end_lost(lost)
+                device.end_lost(lost, request)
         found = self._find(request.session, subjects.requester(subject))
         if found is None:  # over already, as after a cancel: what it used all the same
             ended = [device.ended[request.session] for device in self._devices if request.session in device.ended]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bus_schemas.events import NodeLost, SessionClosedFact
+from bus_schemas.events import NodeLost, SessionClosedFact, UsageRecorded
 from tests.support.node import Node, Waiting, floats, increment, until
 from wooly.link import Flush
 from wooly.session import Session
@@ -71,6 +72,22 @@ def test_a_server_that_is_restarted_keeps_its_sessions(node: Node) -> None:
     assert [fact.reason for fact in facts] == ["done"] and not [e for e in node.events() if isinstance(e, NodeLost)]
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["executor-lives", "executor-dies"])
+def test_a_script_that_ends_waits_for_its_server(node: Node, said: list[str], lost: bool) -> None:
+    """It has all its answers, and ends while the server is away: the session has not failed, whether its memory is there or not."""
+    session = Counting(node.open()).session
+    until(lambda: sum(fact.launches for fact in node.facts(UsageRecorded)) == 3, "the log has its work")
+    node.kill_server()
+    if lost:
+        node.kill_executor()
+    closing = Waiting(session.close)
+    until(lambda: any("node test-node does not answer; waiting, at most 30 s" in line for line in said), "a line that says so")
+    node.start_server()
+    closing.ended()
+    assert session.totals is not None and session.totals.launches == 3
+    assert [(fact.reason, fact.failed, fact.launches) for fact in node.facts(SessionClosedFact)] == [("done", False, 3)]
+
+
 def test_a_server_without_sessions_says_goodbye_and_ends_its_executor(node: Node) -> None:
     Counting(node.open()).session.close()
     assert node.stop_server() == 0 and not node.executor_pids()
@@ -107,6 +124,34 @@ def test_a_server_that_stood_still_is_waited_for(node: Node, said: list[str]) ->
     finally:
         node.server.send_signal(signal.SIGCONT)
     more.ended()
+
+
+def test_a_batch_that_ctrl_c_kept_from_the_node_can_be_sent_again(node: Node) -> None:
+    """The script waits for room, since the node stands still."""
+    counting = Counting(node.open())
+    session, flushes = counting.session, [PROGRAM.flush([1]) for _ in range(100)]
+    main = threading.main_thread().ident
+    assert node.server is not None and main is not None
+    node.server.send_signal(signal.SIGSTOP)
+    try:
+        limit = 3 + 1 + session.info.limits.outstanding_batches_max
+
+        def interrupt() -> None:
+            until(lambda: session._state.seq == limit, "no more room")
+            signal.pthread_kill(main, signal.SIGINT)
+
+        interrupting = Waiting(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            for flush in flushes:
+                session.submit(flush)
+        interrupting.ended()
+    finally:
+        node.server.send_signal(signal.SIGCONT)
+    for flush in flushes:
+        if not flush.taken:
+            session.submit(flush)
+    (data,) = session.wait(session.submit(Flush(reads=[(1, 0, 128)])))
+    assert floats(data).tolist() == [3.0 + len(flushes)] * 16
 
 
 def test_a_data_port_that_cannot_be_reached_is_waited_for(node: Node, said: list[str]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -310,6 +312,26 @@ class TestQuota:
         with pytest.raises(QuotaExceeded):
             other.wait(other.submit(Flush(reads=[(1, 0, 128)])))
         assert not read(other, 1, 128).any()
+
+    def test_a_refusal_that_was_caught_keeps_nothing_of_the_script(self, shared: Node) -> None:
+        """Its traceback holds the frames of the step that was too large, and so its tensors."""
+        session, steps = shared.open(required_vram_mb=1), []
+
+        class Step:
+            pass
+
+        def step() -> None:
+            held = Step()
+            steps.append(weakref.ref(held))
+            session.submit(Flush(allocs=[(1, 2 << 20)]))
+            until(lambda: session._refusals.first, "the refusal")
+            session.report()
+
+        for _ in range(3):
+            with pytest.raises(QuotaExceeded):
+                step()
+        gc.collect()
+        assert [found() for found in steps] == [None] * 3
 
     def test_created_buffers_count(self, shared: Node) -> None:
         session = shared.open(required_vram_mb=1)

@@ -69,6 +69,7 @@ class LoopbackLink:
         return self._memory.handles
 
     def submit(self, flush: Flush) -> Ticket:
+        flush.taken = True
         if self._fault is not None:
             raise self._fault
         if self.keep:

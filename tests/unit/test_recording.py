@@ -12,7 +12,7 @@ from wis.encoding import digest, encode_program
 from wis.text import parse_program
 from wooly.cli.debug import Rebuilt, debug
 from wooly.cli.group import CommandError
-from wooly.errors import RefusedError
+from wooly.errors import ConfigError, RefusedError
 from wooly.link import Flush, ReadBytes, Ticket
 from wooly.recording import Recording, RecordingError, RecordingLink
 
@@ -71,6 +71,20 @@ def test_another_recording_takes_the_place_of_one(tmp_path: Path) -> None:
     assert [one.number for one in Recording(tmp_path).all()] == [1, 2, 3]
     with pytest.raises(RecordingError, match="ends with batch 3"):
         first_value(Recording(tmp_path), 4)
+
+
+def test_files_of_others_are_not_removed(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    mine = tmp_path / "data" / "train.csv"
+    mine.write_text("mine")
+    recorded(tmp_path, 4)
+    recorded(tmp_path, 6)
+    assert mine.read_text() == "mine" and len(list(Recording(tmp_path).all())) == 6
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "notes.batches").write_text("mine")
+    with pytest.raises(ConfigError, match="holds files, and no recording"):
+        recorded(tmp_path / "elsewhere", 2)
+    assert (tmp_path / "elsewhere" / "notes.batches").read_text() == "mine"
 
 
 def test_old_batches_are_removed_at_the_limit(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from wooly.cli.group import CommandError
 from wooly.cli.options import json_flag, nats_flag
 from wooly.cli.output import bytes_text, print_json, print_table
 from wooly.errors import NoServerError
-from wooly.transport.bus import bus_credentials
+from wooly.transport.bus import bus_credentials, where
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -73,7 +73,7 @@ async def connect(urls: Sequence[str], forbidden: str = "") -> AsyncIterator[Cli
         await asyncio.wait_for(connecting, _CONNECT_S)
     except (OSError, nats.errors.Error, TimeoutError) as error:
         why = str(error) or f"no answer within {_CONNECT_S:g} s"
-        raise NoServerError(f"no NATS server answers at {', '.join(urls)} ({why}); check WOOLY_NATS_URL, and that the bus runs") from None
+        raise NoServerError(f"no NATS server answers at {where(urls)} ({why}); check WOOLY_NATS_URL, and that the bus runs") from None
     try:
         yield client
     except asyncio.CancelledError:

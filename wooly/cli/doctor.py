@@ -32,7 +32,7 @@ from wooly.cli.version import installed
 from wooly.config import FILE_VARIABLE, Config, config_file, load
 from wooly.errors import ConfigError, NoServerError, UnsupportedTorch
 from wooly.remedies import INSTALL_CLIENT, INSTALL_PLATFORM, check_version, install_extra
-from wooly.rest import Credentials, detail_of, open_url
+from wooly.rest import UNANSWERED, Credentials, detail_of, open_url
 
 __all__ = ["doctor"]
 
@@ -188,7 +188,7 @@ def controller(config: Config) -> Iterator[Finding]:
         try:
             with open_url(base.rstrip("/") + "/health", Credentials(tls_ca=config.tls_ca), timeout_s=_HTTP_S) as answer:
                 date = answer.headers.get("Date")
-        except (OSError, ValueError) as error:
+        except UNANSWERED as error:
             code = f"HTTP {error.code}" if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
             yield Finding(
                 name, "fail", f"{base} does not answer its health check ({code})", f"start it, or correct the address of the {name}"
@@ -213,7 +213,7 @@ def login(config: Config) -> Finding:
         return Finding("login", "fail", f"the controller says: {detail_of(error)}", fix)
     except ConfigError as error:
         return Finding("login", "fail", str(error), "use an address that begins with https://")
-    except (OSError, ValueError) as error:
+    except UNANSWERED as error:
         return Finding("login", "fail", f"{url} does not answer ({getattr(error, 'reason', error)})", "look at the controller's log")
 
 

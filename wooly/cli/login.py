@@ -23,7 +23,7 @@ from wooly import credentials
 from wooly.cli.group import CommandError, echo
 from wooly.cli.http import send_json
 from wooly.cli.options import controller_flag
-from wooly.rest import Credentials, detail_of, open_url
+from wooly.rest import UNANSWERED, Credentials, detail_of, open_url
 
 _WHAT: Final = "controller"
 _SESSION: Final = "/api/v1/session"
@@ -94,7 +94,7 @@ def _revoke(controller: str, key: str) -> str:
         if error.code == 403:
             return "forgotten, but still good: it may not revoke itself, ask an admin"
         raise CommandError(f"the key was not revoked: {detail_of(error)}; `wooly logout --keep` only forgets it here") from None
-    except (OSError, ValueError) as error:
+    except UNANSWERED as error:
         reason = getattr(error, "reason", error)
         raise CommandError(
             f"the controller at {controller} does not answer ({reason}); `wooly logout --keep` only forgets the key"
@@ -168,7 +168,7 @@ def _asking(controller: str, what: str) -> Iterator[None]:
         yield
     except urllib.error.HTTPError as error:
         raise CommandError(f"the controller at {controller} does not {what}: {detail_of(error)}") from None
-    except (OSError, ValueError) as error:
+    except UNANSWERED as error:
         raise CommandError(f"the controller at {controller} does not answer ({getattr(error, 'reason', error)})") from None
 
 

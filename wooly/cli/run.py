@@ -107,7 +107,7 @@ def _run_file(script: str) -> None:
     with open(script, "rb") as file:
         source = file.read()
     sys.modules["__main__"] = main
-    exec(compile(source, script, "exec"), main.__dict__)
+    exec(compile(source, script, "exec", dont_inherit=True), main.__dict__)
 
 
 def _run_module(name: str) -> None:

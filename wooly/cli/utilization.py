@@ -30,7 +30,7 @@ from wooly.cli.options import billing_flag, json_flag
 from wooly.cli.output import print_json, print_table
 from wooly.cli.reports import leave_to_subcommand
 from wooly.remedies import install_extra
-from wooly.rest import Credentials, open_url
+from wooly.rest import UNANSWERED, Credentials, open_url
 
 __all__ = ["utilization", "Gpu", "Sample", "decode_samples", "encode_sample", "gpus_of", "read_dcgm", "read_nvml", "saving_of"]
 
@@ -186,7 +186,7 @@ def _dcgm(urls: Sequence[str], at_ns: int, wall_ns: int) -> list[Sample]:
         try:
             with open_url(url, Credentials(), timeout_s=_TIMEOUT_S) as answer:
                 body = answer.read(_BODY_BYTES_MAX + 1)
-        except (OSError, ValueError) as error:
+        except UNANSWERED as error:
             echo(f"{url} does not answer ({error}); its GPUs are left out of this sample", err=True)
             continue
         if len(body) > _BODY_BYTES_MAX:

@@ -55,6 +55,8 @@ class Recorder:
         self._link: Link | None = None
         self._connect: Callable[[], Link] | None = None
         self._last: Ticket | None = None
+        #: batches to be sent before anything else
+        self._built: list[Flush] = []
         self._since = self._until = ""
         self._lock = threading.RLock()
         self._pins: dict[int, int] = {}
@@ -199,29 +201,62 @@ class Recorder:
                 self._refuse_while_capturing()
             return self._last
         with self._lock:
+            self._send_built()  # what an interrupted call left
             # Frees first: a buffer's death comes after the records that use it, so those are taken here or were sent before.
             freed = self._freed()
-            records = self.pending[:]
-            del self.pending[: len(records)]
-            allocs, self._allocs = self._allocs, []
-            uploads, self._uploads, self._upload_bytes = self._uploads, [], 0
+            records, allocs, uploads = self.pending[:], self._allocs[:], self._uploads[:]
             if not (records or allocs or uploads or reads or freed):
                 return self._last
             self._move_lines()
-            ticket = self._send(records, allocs, uploads, freed, reads)
+            interrupted = True
+            try:
+                built = self._build(records, allocs, uploads, freed, reads)
+                interrupted = False
+            except Exception:
+                interrupted = False
+                raise
+            finally:
+                if interrupted:  # by Ctrl-C, say: all of it is sent later
+                    self.heap.freed.extendleft(reversed(freed))
+                else:
+                    del self.pending[: len(records)], self._allocs[: len(allocs)], self._uploads[: len(uploads)]
+                    self._upload_bytes = sum(len(data) for _, data in self._uploads)
+            self._built += built
+            ticket = self._send_built()
             while len(freed) == _FREES_MAX:
                 freed = self._freed()
-                self._send([], [], [], freed, ())
+                self._built += self._build([], [], [], freed, ())
+                self._send_built()
             return ticket
 
-    def _send(
+    def _send_built(self) -> Ticket | None:
+        """Send all that is built, in order; the last ticket."""
+        while self._built:
+            flush = self._built[0]
+            try:
+                self._submit(flush)
+            except WoolyError:  # of work before it, or the budget is used up: it was taken all the same, so the rest must follow
+                del self._built[0]
+                self._send_built()
+                raise
+            except BaseException:  # Ctrl-C, say: what the link has not taken is sent next time
+                if flush.taken:
+                    del self._built[0]
+                else:
+                    flush.reads = ()  # their caller does not ask again
+                raise
+            del self._built[0]
+        return self._last
+
+    def _build(
         self,
         records: list[Record],
         allocs: list[tuple[int, int]],
         uploads: list[tuple[int, memoryview]],
         freed: list[int],
         reads: Sequence[tuple[int, int, int]],
-    ) -> Ticket:
+    ) -> list[Flush]:
+        """The batches that do all this; several when one would be too large."""
         dead = set(freed)
         flush = Flush(reads=reads, n_ops=len(records), origin=Origin(self._since, self._until, exact=BLOCKING))
         used: set[int] = set()
@@ -231,12 +266,7 @@ class Recorder:
                 built = self.programs.get(wired)
             except TooLarge:
                 middle = len(records) // 2
-                try:
-                    self._send(records[:middle], allocs, uploads, [], ())
-                except WoolyError:  # of work before it, or the budget is used up: it was taken all the same, so the rest must follow
-                    self._send(records[middle:], [], [], freed, reads)
-                    raise
-                return self._send(records[middle:], [], [], freed, reads)
+                return [*self._build(records[:middle], allocs, uploads, [], ()), *self._build(records[middle:], [], [], freed, reads)]
             flush.origin = Origin(self._since, self._until, wired.stencils, BLOCKING)
             _fill(flush, built, built.handles(wired.order), built.scalars(records))
             used = dead.intersection(wired.order)
@@ -250,7 +280,7 @@ class Recorder:
             flush.frees = [h for h in freed if h in dead]
         else:
             flush.allocs, flush.uploads = allocs, uploads
-        return self._submit(flush)
+        return [flush]
 
     def _move_lines(self) -> None:
         self._since, self._until = self._until, user_line()
@@ -310,7 +340,8 @@ class Recorder:
             self._move_lines()
             flush = Flush(n_ops=len(stencils), origin=Origin(self._since, self._until, stencils, BLOCKING))
             _fill(flush, built, handles, scalars)
-            self._submit(flush)
+            self._built.append(flush)
+            self._send_built()
 
     def _refuse_while_capturing(self) -> None:
         if self.capturing:

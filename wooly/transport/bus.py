@@ -59,12 +59,17 @@ class NoAnswer(Exception):
     """A request was not answered in time, or its subject has no responder."""
 
 
+def where(urls: Sequence[str]) -> str:
+    """The addresses of a bus for messages: without the passwords that they may hold."""
+    return re.sub(r"//[^@/]*@", "//***@", ", ".join(urls))
+
+
 class BusThread:
     """The bus thread. Everything marked *(bus thread)* may be called only there; ``on_reconnect`` callbacks run there too."""
 
     def __init__(self, urls: Sequence[str], name: str, credentials: BusCredentials | None = None) -> None:
         self._urls = list(urls)
-        self._where = re.sub(r"//[^@/]*@", "//***@", ", ".join(urls))  # a URL may hold a password
+        self._where = where(urls)
         self._name = name
         self.credentials = credentials or BusCredentials()
         self._refused = False

@@ -139,6 +139,9 @@ class DataPort:
             self._drop()
             if isinstance(error, _Refusal) and error.denied.excess is not None:
                 raise error.shown from None
+        except BaseException:  # Ctrl-C, say: an answer may be on its way, which the next request would take for its own
+            self._drop()
+            raise
         return repeat(lambda: self._again(work), self._wait_s, self._check)
 
     def _again(self, work: Callable[[socket.socket], T]) -> T:
@@ -153,6 +156,9 @@ class DataPort:
             if isinstance(error, PermissionError | ssl.SSLCertVerificationError):
                 raise lost from error
             raise Away(lost) from error
+        except BaseException:
+            self._drop()
+            raise
 
     def _connected(self) -> socket.socket:
         if self._socket is None:

@@ -54,6 +54,7 @@ def test_unknown_commands_and_options(wooly: Wooly) -> None:
     [
         (("ping",), {}, "no bus is named: set WOOLY_NATS_URL, or use --nats-url"),
         (("ping", "--nats-url", "nats://127.0.0.1:1"), {}, "no NATS server answers at nats://127.0.0.1:1"),
+        (("ping",), {"WOOLY_NATS_URL": "nats://alice:secret@127.0.0.1:1"}, "no NATS server answers at nats://***@127.0.0.1:1"),
         (("nodes", "--controller", "http://127.0.0.1:1"), {}, "the controller at http://127.0.0.1:1 does not answer"),
         (("tasks",), {"CONTROLLER_URL": "http://127.0.0.1:1"}, "the controller at http://127.0.0.1:1 does not answer"),
         (("credits",), {"WOOLY_BILLING_URL": "http://127.0.0.1:1"}, "the billing service at http://127.0.0.1:1 does not answer"),

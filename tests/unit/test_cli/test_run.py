@@ -61,6 +61,11 @@ def test_exit_codes(wooly: Wooly, tmp_path: Path, text: str, code: int, stdout: 
     assert (found.returncode, found.stdout) == (code, stdout), found.stderr
 
 
+def test_the_script_has_no_future_of_ours(wooly: Wooly, tmp_path: Path) -> None:
+    path = script(tmp_path, "def f(x: int) -> float: ...\nprint(f.__annotations__)\n")
+    assert wooly("run", path, WOOLY_NATS_URL=BUS).stdout == "{'x': <class 'int'>, 'return': <class 'float'>}\n"
+
+
 def test_a_traceback_shows_the_script_only(wooly: Wooly, tmp_path: Path) -> None:
     path = script(tmp_path, "def f():\n    raise ValueError('no')\n\nf()\n")
     found = wooly("run", path, WOOLY_NATS_URL=BUS)

@@ -14,7 +14,7 @@ from wooly.device import recorder
 from wooly.device.lowering import LOWERINGS
 from wooly.device.memory import MEMORY
 from wooly.device.recorder import RECORDER
-from wooly.link import Flush
+from wooly.link import Flush, LinkWrapper, Ticket
 
 
 def test_threads_record_side_by_side() -> None:
@@ -39,6 +39,46 @@ def test_threads_record_side_by_side() -> None:
             x = (x + i) * 0.5
         assert result == pytest.approx(4 * x)
     assert len(results) == 4
+
+
+class Interrupted(LinkWrapper):
+    """Ctrl-C while the next batch waits to be sent."""
+
+    def submit(self, flush: Flush) -> Ticket:
+        RECORDER._link = self.inner
+        raise KeyboardInterrupt
+
+
+def test_a_batch_that_ctrl_c_kept_from_the_link_is_sent_later() -> None:
+    x = torch.zeros(8, device="cuda")
+    dying = torch.ones(8, device="cuda")
+    x += dying
+    torch.cuda.synchronize()
+    x += dying
+    del dying
+    RECORDER._link = Interrupted(link())
+    with pytest.raises(KeyboardInterrupt):
+        x.tolist()
+    held = len(link().handles)
+    x += 1
+    assert x.tolist() == [3.0] * 8
+    torch.cuda.synchronize()
+    assert len(link().handles) < held  # what died in the batch is given back
+
+
+def test_records_that_ctrl_c_kept_from_a_batch_are_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.zeros(8, device="cuda")
+    x += torch.tensor([1.0], device="cuda")
+
+    def interrupted(wired: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as during:
+        during.setattr(RECORDER.programs, "get", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            x.tolist()
+    x += 1
+    assert x.tolist() == [2.0] * 8
 
 
 def test_the_default_type_is_part_of_what_plans_stand_on() -> None:

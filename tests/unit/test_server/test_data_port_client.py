@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import ssl
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from bus_schemas.dataport import Blob, Get, Welcome, decode_request
+from bus_schemas.frames import HEAD, frame
 from wooly.errors import NodeLostError
 from wooly.transport.data_port import DataPort
 
@@ -61,6 +64,51 @@ def sent_to(folder: Path) -> list[bytes]:
     with listening(at(folder)) as heard, pytest.raises(NodeLostError):
         DataPort([f"unix:{folder / 'd0'}"], "session", "the token").put([memoryview(b"weights")])
     return heard
+
+
+def received(connection: socket.socket) -> object:
+    """The next request of a client; None once it has closed the connection."""
+    try:
+        head = connection.recv(HEAD.size, socket.MSG_WAITALL)
+    except ConnectionResetError:
+        return None
+    return decode_request(connection.recv(HEAD.unpack(head)[0], socket.MSG_WAITALL)) if head else None
+
+
+def test_an_answer_that_ctrl_c_left_on_its_way_is_not_taken_for_another(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    bound, main = at(tmp_path), threading.main_thread().ident
+    bound.listen()
+    assert main is not None
+
+    def serve() -> None:
+        with bound.accept()[0] as connection:
+            received(connection)
+            connection.sendall(frame(Welcome()))
+            assert received(connection) == Get("a")
+            connection.sendall(frame(Blob(4)))
+            signal.pthread_kill(main, signal.SIGINT)
+            if received(connection) is not None:  # another request on the same connection: what was asked first comes first
+                connection.sendall(b"aaaa" + frame(Blob(4)) + b"bbbb")
+                return
+        with bound.accept()[0] as connection:
+            received(connection)
+            connection.sendall(frame(Welcome()))
+            assert received(connection) == Get("b")
+            connection.sendall(frame(Blob(4)) + b"bbbb")
+            received(connection)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    port = DataPort([f"unix:{tmp_path / 'd0'}"], "session", "the token")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            port.get("a", 4)
+        assert bytes(port.get("b", 4)) == b"bbbb"
+    finally:
+        port.close()
+        thread.join()
+        bound.close()
 
 
 def test_a_socket_in_a_private_folder_of_ours_is_used(tmp_path: Path) -> None:
