@@ -244,6 +244,7 @@ class Evidence(msgspec.Struct, array_like=True):
         match event:
             case KeyIssued():
                 if event.role == _NODE:
+                    self._secure(event.node, stored_ns)
                     self.nodes.setdefault(event.node, {}).setdefault(event.key, msgspec.structs.replace(event, secret_hash=""))
                 else:
                     self.keys.setdefault(event.key, event.tenant)
@@ -333,6 +334,12 @@ class Evidence(msgspec.Struct, array_like=True):
             chain.hold(usage.image)
         counts.core_ns += usage.compile_ns
         return counts
+
+    def _secure(self, node: str, stored_ns: int) -> None:
+        """The node gets its first key: from now on it is charged only while it has sessions, and those that are open count."""
+        if node not in self.nodes:
+            for session in self.sessions.get(node, {}).values():
+                self._lent(node, session.gpu).opened(stored_ns, stored_ns)
 
     def _task(self, name: str, tenant: str) -> _Task | None:
         """This task, if it is this tenant's."""

@@ -17,6 +17,8 @@ from bus_schemas.events import (
     DeviceAccounted,
     Event,
     NodeLost,
+    NodeRecovered,
+    NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
     TaskDisplaced,
@@ -28,6 +30,10 @@ from bus_schemas.events import (
 
 START_NS: Final = 10 * 10**9
 """A start takes a moment: the script imports what it needs."""
+QUEUE_TIMEOUT: Final = "no room came within the task's queue timeout"
+"""How the reason begins for which a controller ends a task that waits."""
+NEVER_STARTED: Final = "no session opened in time"
+"""Why a controller ends a task that was placed."""
 HELD: Final = "(held, not started)"
 """The model in rows of the bill."""
 _MS: Final = 10**6
@@ -51,10 +57,12 @@ class _Terms(msgspec.Struct, array_like=True):
     to: str = ""
     to_gpus: tuple[int, ...] = ()
     to_sessions: dict[str, int] = {}
+    #: It is to leave its node, and keeps nothing there once its sessions have closed.
+    leaves: bool = False
 
     def stay(self) -> None:
         """It goes nowhere."""
-        self.to, self.to_gpus, self.to_sessions = "", (), {}
+        self.to, self.to_gpus, self.to_sessions, self.leaves = "", (), {}, False
 
 
 class Hold(msgspec.Struct, array_like=True):
@@ -83,6 +91,8 @@ class Holds(msgspec.Struct, array_like=True):
     tasks: dict[str, _Terms] = {}
     devices: dict[str, dict[int, list[Hold]]] = {}
     hosts: dict[str, dict[str, str]] = {}
+    #: Nodes that are lost: what is placed there holds nothing.
+    away: dict[str, None] = {}
 
     def apply(self, event: Event, stored_ns: int) -> None:
         """Fold in an event that a service wrote, or a node about a session that counts, stored by the broker at ``stored_ns`` (0: not
@@ -96,7 +106,7 @@ class Holds(msgspec.Struct, array_like=True):
                 self._end(event.task, event.at_ns)
                 terms.node, terms.gpus, terms.sessions = event.node, event.gpus, {}
                 terms.stay()
-                for gpu in event.gpus:
+                for gpu in event.gpus if event.node not in self.away else ():
                     self._begin(event.task, gpu, event.at_ns)
             case SessionOpenedFact() if event.task in self.tasks:
                 terms = self.tasks[event.task]
@@ -114,13 +124,20 @@ class Holds(msgspec.Struct, array_like=True):
                 if event.task in self.tasks:
                     terms = self.tasks[event.task]
                     terms.to, terms.to_gpus, terms.to_sessions = event.to if event.gpus else "", event.gpus, {}
+                    terms.leaves = True
+                    self._arrive_nowhere(terms)
             case TaskStayed() if event.task in self.tasks:
                 self.tasks[event.task].stay()
-            case TaskStateChanged() if event.state not in ("queued", "started"):
+            case TaskStateChanged() if event.state not in ("queued", "started") and not self._late(event):
                 self._end(event.task, event.at_ns)
                 self.tasks.pop(event.task, None)
             case NodeLost():
                 self.devices.pop(event.node, None)
+                self.away[event.node] = None
+                for terms in self.tasks.values():
+                    self._arrive_nowhere(terms)
+            case NodeRecovered() | NodeRegistered():
+                self.away.pop(event.node, None)
             case _:
                 pass
 
@@ -158,10 +175,28 @@ class Holds(msgspec.Struct, array_like=True):
             terms.node, terms.gpus, terms.sessions = terms.to, terms.to_gpus, terms.to_sessions
             terms.stay()
             return
+        if terms.leaves or event.node in self.away:
+            return
         if terms.reservation and gpu in terms.gpus and gpu not in terms.sessions.values():
             self._begin(task, gpu, event.at_ns)
         elif not terms.reservation and not terms.sessions:
             self._end(task, event.at_ns)
+
+    def _arrive_nowhere(self, terms: _Terms) -> None:
+        """A task stays when the node is lost to which it goes."""
+        if terms.to in self.away:
+            terms.stay()
+
+    def _late(self, event: TaskStateChanged) -> bool:
+        """A controller ended the task for what was no longer so when the fact got its place in the log: placement does not follow it."""
+        terms = self.tasks.get(event.task)
+        if terms is None:
+            return False
+        holds = self.devices.get(terms.node, {}).values()
+        held = any(hold.task == event.task and not hold.to_ns for device in holds for hold in device)
+        if event.reason.startswith(QUEUE_TIMEOUT):
+            return held or bool(terms.sessions)
+        return event.reason == NEVER_STARTED and (bool(terms.sessions) or not held)
 
     def _begin(self, task: str, gpu: int, at_ns: int) -> None:
         terms = self.tasks[task]

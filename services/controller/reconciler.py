@@ -304,4 +304,4 @@ class LoadReporter:
         return LoadObserved(at_ns, tuple(sorted(devices)))
 
     def _may(self, key: tuple[str, int], seen: Measured, at_ns: int) -> bool:
-        return seen == Measured() or at_ns - self._reported_ns.get(key, 0) >= _LOAD_PAUSE_NS
+        return seen == Measured() or abs(at_ns - self._reported_ns.get(key, 0)) >= _LOAD_PAUSE_NS  # the clock may have been set back

@@ -22,6 +22,7 @@ SILENT_S: Final = 30.0
 _UNKNOWN_S: Final = 10.0
 """A runner may not list a run for this long after it was handed over."""
 _KEPT_NS: Final = 7 * 86_400 * 10**9
+_RENEW_NS: Final = 86_400 * 10**9
 """The retention of the stream."""
 
 
@@ -48,10 +49,15 @@ class BudgetCrossings:
 class RunBook:
     """The states of runs by task, and the runners by name."""
 
-    since_s: float  #: when it began to listen to runners
+    since_s: float  #: since when it hears runners without a break: `listen`
     states: dict[str, tuple[int, RunState]] = field(default_factory=dict)  #: (position in the stream, state) by task
     runners: dict[str, Heard] = field(default_factory=dict)
+    renewed: dict[str, int] = field(default_factory=dict)  #: when a run that is not over was written again, by task
     _going: set[str] = field(default_factory=set)
+
+    def listen(self, now_s: float) -> None:
+        """Runners can be heard again: before, the bus was away, and their silence says nothing."""
+        self.since_s = now_s
 
     def note(self, position: int, state: RunState) -> None:
         """Take a state, unless a later one is known."""
@@ -122,7 +128,7 @@ class RunBook:
                     yield state, task.reason or task.state
                 continue
             heard = self.runners.get(state.runner)
-            if now_s - (heard.at_s if heard is not None else self.since_s) > SILENT_S:
+            if now_s - max(heard.at_s if heard is not None else 0.0, self.since_s) > SILENT_S:
                 yield state, f"runner {state.runner} stopped answering"
             elif heard is not None and heard.sync.instance != state.instance:
                 yield state, f"runner {state.runner} was restarted"
@@ -130,6 +136,10 @@ class RunBook:
                 if heard.sync.free:
                     continue  # it will be handed over again
                 yield state, f"runner {state.runner} did not start it"
+
+    def to_renew(self, now_ns: int) -> list[RunState]:
+        """Runs that are not over, and that are to be written again before their stream drops them: it keeps messages for a week."""
+        return [state for state in self.unfinished() if now_ns - max(self.renewed.get(state.task, 0), state.submitted_ns) > _RENEW_NS]
 
     def to_notify(self) -> list[RunState]:
         return [state for _, state in self.states.values() if state.state == ENDED and state.webhook and not state.notified]
@@ -152,3 +162,5 @@ class RunBook:
         """Drop the states that the stream has dropped."""
         for task in [task for task, (_, state) in self.states.items() if state.state == ENDED and now_ns - state.ended_ns > _KEPT_NS]:
             del self.states[task]
+        for task in self.renewed.keys() - self._going:
+            del self.renewed[task]

@@ -120,6 +120,7 @@ class Runs:
         self._follower = self._bus.follow(RUNS_STREAM, 1, self._on_state, subject=STATES_ALL)
         await self._follower.start()
         await self._follower.current.wait()
+        self._bus.on_reconnect(self._listen)
         await self._bus.subscribe(LOG_ALL, self._on_log)
         await self._bus.subscribe(BEATS, self._on_beat)
         await self._bus.serve(SYNCS, self._synced, principal=lambda _: _ACTOR, queue=_QUEUE)
@@ -128,8 +129,12 @@ class Runs:
 
     async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         if self._follower is not None:
+            self._bus.off_reconnect(self._listen)
             await self._follower.stop()
         await self._webhooks.close()
+
+    def _listen(self) -> None:
+        self.book.listen(time.monotonic())
 
     # -- submitting --------------------------------------------------------------------------------------------------------------------
 
@@ -192,8 +197,8 @@ class Runs:
         another script, or by a task without any."""
         subject = run_script(task)
         stored = await self._bus.message(RUNS_STREAM, last_by_subj=subject)
-        if stored is not None and stored[1] == data:
-            return
+        if stored is not None and (stored[1] == data or (not stored[1] and task in self._projection.view.tasks)):
+            return  # an empty one: the task was refused, and is again
         if stored is not None or task in self._projection.view.tasks:
             raise _taken(task)
         try:
@@ -397,6 +402,9 @@ class Runs:
                 with contextlib.suppress(Conflict):
                     await self._change(state, budget_position=position)
         self._webhooks.forget_except(due)
+        for state in self.book.to_renew(now_ns):
+            with contextlib.suppress(Conflict):
+                await self._renew(state)
         self.book.forget(now_ns)
 
     async def _over(self, state: RunState, reason: str) -> None:
@@ -437,6 +445,14 @@ class Runs:
     def _title(self, state: RunState) -> str:
         task = self._projection.view.tasks.get(state.task)
         return task.submitted.title if task is not None else state.name
+
+    async def _renew(self, state: RunState) -> None:
+        """Write a run and its script again, as they are."""
+        found = await self._bus.message(RUNS_STREAM, last_by_subj=run_script(state.task))
+        if found is not None:
+            await self._bus.publish_acked(run_script(state.task), found[1], expect_last_on_subject=found[0])
+        await self._change(state)
+        self.book.renewed[state.task] = time.time_ns()
 
     # -- writing -----------------------------------------------------------------------------------------------------------------------
 

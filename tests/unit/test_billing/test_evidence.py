@@ -165,3 +165,17 @@ def test_a_saved_view_goes_on_as_the_whole_log_does() -> None:
     for position, event in enumerate(rest, start=half.position + 1):
         half.apply(position, [event], event.to_ns)
     assert half.digest() == whole.digest()
+
+
+def test_a_node_that_gets_its_first_key_while_sessions_are_open_is_charged_as_before() -> None:
+    """One of them ends later: that must not count as if another had."""
+    view = BillingView()
+    events: list[Event] = [NODES[0], key("kb", "beta"), opened("old"), KEYS[0], SessionClosedFact(START, "old", "n", "", 0, 0, 0, 0, "")]
+    for position, event in enumerate(events, start=1):
+        view.apply(position, [event], START)
+    view.apply(10, [opened("kb-s")], START)
+    for minute in range(300):
+        from_ns = START + minute * 60 * SECOND
+        usage = used("kb-s", serial=minute + 1, from_ns=from_ns, to_ns=from_ns + 60 * SECOND, core_ns=SECOND, byte_ms=0)
+        view.apply(11 + minute, [usage], usage.to_ns)
+    assert charged(view) == 300 * SECOND and not view.findings

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from billing.holds import HELD, START_NS
+from billing.holds import HELD, NEVER_STARTED, QUEUE_TIMEOUT, START_NS
 from billing.ledger import CORE
 from billing.projection import BillingView, verify
 from billing.statement import statement
@@ -17,6 +17,7 @@ from bus_schemas.events import (
     DeviceFact,
     Event,
     NodeLost,
+    NodeRecovered,
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
@@ -28,6 +29,7 @@ from bus_schemas.events import (
     decode_events,
     encode_events,
 )
+from scheduler.placement.states import REASON_NEVER_STARTED, REASON_QUEUE_TIMEOUT
 
 S = 10**9
 CORES, PRICE = 4, 1_000_000_000
@@ -267,3 +269,66 @@ def test_a_reservation_that_stays_holds_nothing_where_it_was_to_go() -> None:
     assert {node: [(hold.from_ns, hold.to_ns) for hold in holds[0]] for node, holds in view.holds.devices.items()} == {
         "n": [(100 * S, 101 * S), (120 * S, 0)]
     }
+
+
+def test_what_is_placed_on_a_lost_node_holds_nothing() -> None:
+    """The loss came into the log between the decision and its fact; placement gives the memory back."""
+    log = Log()
+    log.add(TaskSubmitted(100 * S, "t", "acme", 2, 1, exclusive=True, hold_percent=100))
+    log.add(NodeLost(100 * S, "n", 1, "silent"), TaskPlaced(100 * S, "t", "n", (0,), (), (), 0), NodeRecovered(103 * S, "n", 1))
+    log.accounts(100, 160)
+    log.accounts(160, 220)
+    assert log.charged() == 0
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        (NodeLost(110 * S, "n", 1, "silent"),),
+        (TaskDisplaced(110 * S, "t", "n", False, ""),),
+        (TaskDisplaced(110 * S, "t", "n", False, "m", (0,)),),
+    ],
+    ids=["lost", "leaves", "moves"],
+)
+def test_a_reservation_keeps_nothing_where_it_was_lost_or_is_to_leave(between: tuple[Event, ...]) -> None:
+    log = Log()
+    log.task(100, reservation=True)
+    log.opens(101)
+    log.add(*between)
+    log.closes(115)
+    log.add(NodeRecovered(116 * S, "n", 1))
+    log.accounts(100, 160)
+    log.accounts(160, 220)
+    assert log.charged() == 0
+
+
+def test_a_reservation_keeps_its_place_when_the_node_it_was_to_go_to_is_lost() -> None:
+    log = Log()
+    log.task(100, reservation=True)
+    log.opens(101)
+    log.add(TaskDisplaced(110 * S, "t", "n", False, "m", (0,)), NodeLost(111 * S, "m", 1, "silent"))
+    log.closes(120)
+    log.accounts(100, 160)
+    assert log.charged() == 40 * CORES
+
+
+@pytest.mark.parametrize("reason", [f"{REASON_QUEUE_TIMEOUT} (60 s)", REASON_NEVER_STARTED])
+def test_an_end_that_comes_too_late_ends_no_hold(reason: str) -> None:
+    """A task that waited too long has room by then; one that did not start has started. Placement does not follow such a fact."""
+    log = Log()
+    log.task(100)
+    if reason == REASON_NEVER_STARTED:
+        log.opens(101)
+        log.closes(102)
+        log.add(TaskPlaced(102 * S, "t", "n", (0,), (), (), 0))
+        log.opens(103, session="again")
+    log.add(TaskStateChanged(104 * S, "t", "failed", reason))
+    if reason == REASON_NEVER_STARTED:
+        log.closes(105, session="again")
+        log.add(TaskPlaced(105 * S, "t", "n", (0,), (), (), 0))
+    log.accounts(100, 160)
+    assert log.charged() == (60 if reason != REASON_NEVER_STARTED else 55) * CORES
+
+
+def test_the_reasons_are_those_of_placement() -> None:
+    assert (QUEUE_TIMEOUT, NEVER_STARTED) == (REASON_QUEUE_TIMEOUT, REASON_NEVER_STARTED)

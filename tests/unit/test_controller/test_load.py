@@ -47,3 +47,9 @@ def test_all_have_their_turn() -> None:
         first = reported(reporter, view, dict.fromkeys(DEVICES, busy), second)
         rest = reported(reporter, view, dict.fromkeys(DEVICES, busy), second + 1)
         assert (len(first), first | rest) == (4000, set(DEVICES))
+
+
+def test_a_clock_that_is_set_back_silences_nothing() -> None:
+    view, reporter = cluster(), LoadReporter()
+    assert reported(reporter, view, {DEVICES[0]: Measured(50)}, 3_600) == {DEVICES[0]}
+    assert reported(reporter, view, {DEVICES[0]: Measured(90)}, 10) == {DEVICES[0]}

@@ -99,6 +99,26 @@ def test_runs_that_are_over_without_a_report() -> None:
     assert ("a", "runner r stopped answering") in over(44.0 + SILENT_S)
 
 
+def test_the_silence_of_runners_while_the_bus_was_away_says_nothing() -> None:
+    view, book = view_of(("a", 0, True)), book_of(run("a", TAKEN, runner="r", instance="i"))
+    book.heard(sync("r", "i", "a"), 100.0)
+    book.listen(100.0 + 2 * SILENT_S)
+    assert not list(book.over(view, 101.0 + 2 * SILENT_S, 0))
+    assert list(book.over(view, 101.0 + 3 * SILENT_S, 0))
+
+
+def test_a_run_that_lasts_is_written_again_every_day() -> None:
+    book, day_ns = book_of(run("a"), run("b", ENDED)), 86_400 * S
+    assert not book.to_renew(day_ns)
+    assert [state.task for state in book.to_renew(day_ns + 1)] == ["a"]
+    book.renewed["a"] = day_ns + 1
+    assert not book.to_renew(2 * day_ns)
+    assert book.to_renew(2 * day_ns + 2)
+    book.note(9, run("a", ENDED))
+    book.forget(2 * day_ns)
+    assert not book.to_renew(9 * day_ns) and not book.renewed
+
+
 def test_who_takes_scripts_of_a_tenant() -> None:
     book = book_of()
     book.heard(sync("any"), 10.0)
