@@ -10,7 +10,7 @@ from typing import Final
 class Limits:
     """Bounds on one program and its dims."""
 
-    program_bytes_max: int = 8 << 20
+    program_bytes_max: int = 2 << 20  # reading it holds up all threads of an executor
     instructions_max: int = 20_000
     buffers_max: int = 40_000
     scalars_max: int = 100_000

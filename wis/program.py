@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from wis.dtypes import DType
+from wis.limits import LIMITS
 from wis.ops import BY_CODE, Op
 
 VERSION: Final = 1
@@ -61,10 +63,10 @@ class Program(msgspec.Struct, frozen=True, array_like=True):
 
     version: int
     #: a BufferKind for each buffer
-    buffers: tuple[int, ...]
+    buffers: Annotated[tuple[int, ...], Meta(max_length=LIMITS.buffers_max)]
     #: slots of immediates
     n_scalars: int
-    code: tuple[Instr, ...]
+    code: Annotated[tuple[Instr, ...], Meta(max_length=LIMITS.instructions_max)]
     #: digests (32 bytes) of the kernels that ``launch`` instructions name by their place here
     kernels: tuple[bytes, ...] = ()
 

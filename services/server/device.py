@@ -353,7 +353,7 @@ class Device:
         if session.swapped_bytes and not session.expected:
             session.expected = True
             self._executor.send(Expect(batch.session))
-        if refused is not None or not batch.program or (session.record.code_domain, batch.program, batch.dims) in self._warm:
+        if not batch.program or (session.record.code_domain, batch.program, batch.dims) in self._warm:
             self._arrived(pending)
         else:
             self._executor.send(Prepare(batch.session, batch.seq, pending.hand_over()))

@@ -164,6 +164,8 @@ class FactLog:
         while self._waiting and self._waiting[0].index <= self._published:
             self._waiting.popleft()
         self._held: list[Recorded] = []
+        #: size of the journal after it was rewritten last
+        self._rewritten_bytes = 0
         self._synced = self._index
         self._wake = asyncio.Event()
         self._durable = asyncio.Event()
@@ -294,7 +296,7 @@ class FactLog:
             for then in confirmed:
                 then()
             self._durable.set()
-            if self._file.nbytes > _REWRITE_BYTES and not self._held:
+            if self._file.nbytes > max(_REWRITE_BYTES, 2 * self._rewritten_bytes) and not self._held:
                 self._rewrite()
 
     async def _publish_forever(self, bus: Bus) -> None:
@@ -324,6 +326,7 @@ class FactLog:
         """Keep only what the next start needs."""
         records: list[_Record] = [Started(self.epoch), Published(self._published), *self.progress.values(), *self._waiting]
         self._file.rewrite(_encoder.encode(record) for record in records)
+        self._rewritten_bytes = self._file.nbytes
 
 
 def _name(node: str, record: Recorded) -> str:

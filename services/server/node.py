@@ -404,7 +404,8 @@ class Node:
             return Fault(faults.NO_SUCH_DEVICE, f"node {self._settings.node_name} has devices 0 to {len(self._devices) - 1}, not {gpu}")
         for record in (record for device in self._devices for record in device.records if record.session == request.session):
             known = self._find(request.session, principal)
-            same = record.terms.tenant == request.tenant and record.principal == principal and (known is None or known[1].closing is None)
+            same = (record.gpu, record.terms.tenant, record.principal) == (gpu, request.tenant, principal)
+            same = same and (known is None or known[1].closing is None)
             return None if same else Fault(faults.SESSION_TAKEN, f"session {request.session} exists already")
         lost = self._devices[gpu].lost.get(request.session)
         if lost is not None and not is_unanswered(lost, request, principal):

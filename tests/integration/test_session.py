@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -375,6 +376,18 @@ class TestOpening:
             node.open(tenant="other")
             first.close()
             node.open()
+
+    def test_a_name_is_of_one_device(self, tmp_path: Path) -> None:
+        """Else the second request, with terms of its own, would pass as a repetition of the first."""
+        with Node(tmp_path, WOOLY_DEVICES="2") as node:
+            subject = subjects.node_request(node.info().node, "open")
+
+            async def open_both(bus: Bus) -> list[SessionOpened]:
+                requests = (OpenSession("s", "default", "", 3 - gpu, (gpu,), 0) for gpu in (0, 1))
+                return await asyncio.gather(*(asked(bus, subject, msgspec.msgpack.encode(request), SessionOpened) for request in requests))
+
+            first, second = node.run(open_both)
+            assert first.fault is None and second.fault is not None and second.fault.name == faults.SESSION_TAKEN
 
     def test_a_tenant_opens_so_many_sessions_at_once_and_then_some_each_second(self, tmp_path: Path) -> None:
         """What is refused now may be tried again: a client does."""

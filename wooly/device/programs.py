@@ -298,6 +298,8 @@ def _build(wired: Wired) -> _Structure:
         version, (*wired.kinds, *[TEMP] * n_temps), n_scalars + len(values), tuple(code), tuple([name for name, _ in kernels])
     )
     body = encode_program(program)
+    if len(body) > LIMITS.program_bytes_max and len(wired.stencils) > 1:
+        raise TooLarge
     keep = bytes([kind != TEMP for kind in wired.kinds])
     dynamic = tuple([i for i, s in enumerate(wired.stencils) if s.evaluate is not None])
     return _Structure(digest(body), body, keep, dynamic, tuple(values), tuple(kernels))

@@ -13,6 +13,7 @@ import socket
 import ssl
 import threading
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -296,7 +297,14 @@ class _Connection(asyncio.BufferedProtocol):
         self._sending = asyncio.ensure_future(self._worked(work))
 
     async def _worked(self, work: Callable[[], Answer]) -> None:
-        answer = await self._cache_thread.run(self.tenant, work)
+        try:
+            answer = await self._cache_thread.run(self.tenant, work)
+        except Exception:  # ours, or the disk's: the client must not wait for an answer
+            get_logger().error("the model cache failed", trace=traceback.format_exc())
+            self._sending = None
+            self._release()
+            self._transport.abort()
+            return
         self._sending = None
         self._release()
         if self._transport.is_closing():

@@ -7,7 +7,7 @@ Everything here but the steps of moves is done by the launching thread. A sessio
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -405,12 +405,12 @@ class DeviceMemory:
         move = _Move(tenant, out=False)
         self._begin(move, self._in(move, tuple(handles)))
 
-    def _begin(self, move: _Move, steps: Iterator[None]) -> None:
+    def _begin(self, move: _Move, steps: Generator[None]) -> None:
         move.job = Job(move.tenant.session, move.tenant.priority, steps)
         self._moves[move.tenant.session] = move
         self._mover.add(move.job)
 
-    def _out(self, move: _Move, handles: Iterable[int]) -> Iterator[None]:
+    def _out(self, move: _Move, handles: Iterable[int]) -> Generator[None]:
         """In the moving thread."""
         space, sizes = move.tenant.space, move.tenant.sizes
         for handle in handles:
@@ -425,7 +425,7 @@ class DeviceMemory:
             move.done[handle] = kept
             move.moved_bytes += kept.nbytes
 
-    def _in(self, move: _Move, handles: Iterable[int]) -> Iterator[None]:
+    def _in(self, move: _Move, handles: Iterable[int]) -> Generator[None]:
         """In the moving thread."""
         tenant = move.tenant
         for handle in handles:

@@ -272,7 +272,7 @@ class ModelCache:
 
     def recount(self) -> None:
         """Other executors of this node add and remove too: look at how much is there."""
-        self.used_bytes = sum(entry.stat().st_size for entry in self._files())
+        self.used_bytes = sum(stat.st_size for _, stat in self._files())
         self._kept.clear()
 
     # -- files ---------------------------------------------------------------------------------------------------------------------
@@ -313,13 +313,20 @@ class ModelCache:
                 if stored is not None:
                     kept |= {str(self._chunk_path(stored.domain, digest)) for digest in _digests(stored.model)}
         oldest = time.time() - _ORPHAN_S
-        for entry in self._files():
-            if entry.path not in kept and entry.stat().st_mtime < oldest:
-                os.unlink(entry.path)
+        for name, stat in self._files():
+            if name not in kept and stat.st_mtime < oldest:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name)
 
-    def _files(self) -> Iterator[os.DirEntry[str]]:
+    def _files(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Chunks, and files half written; executors of other devices rename and remove them meanwhile."""
         for folder in os.scandir(self._chunks):
-            yield from os.scandir(folder.path)
+            for entry in os.scandir(folder.path):
+                try:
+                    stat = entry.stat()
+                except FileNotFoundError:
+                    continue
+                yield entry.path, stat
 
     def _read(self, path: Path) -> ModelManifest | None:
         stored = self._stored(path)

@@ -68,6 +68,8 @@ _KNOWN_MAX: Final = 8192
 """Names that a code domain knows. One that was forgotten is asked for again."""
 _BYTES_AN_INSTRUCTION: Final = 4096
 """A generous guess of what a verified and planned instruction takes, for the cache's bounds only."""
+_ENTRY_BYTES: Final = 512
+"""What an entry of a cache takes besides."""
 _PLACES_MAX: Final = 20
 _GUESS: Final = Batch(session="", epoch=0, seq=0)
 
@@ -105,6 +107,7 @@ class _Cache(Generic[K, V]):
         return entry[0]
 
     def put(self, key: K, value: V, weight: int) -> None:
+        weight += _ENTRY_BYTES
         old = self._entries.pop(key, None)
         self._weight += weight - (old[1] if old else 0)
         self._entries[key] = (value, weight)
@@ -177,14 +180,8 @@ class Programs:
         return msgspec.structs.replace(_GUESS, program=batch.program, dims=name, dims_body=body)
 
     def outline(self, batch: Batch, whose: str) -> Program | None:
-        """The program that ``batch`` names, whether or not it may run; None when it is not known and cannot be read."""
-        known = self._if_known(self._programs, batch.program, whose)
-        if known is not None or not batch.program_body:
-            return known
-        try:
-            return decode_program(batch.program_body)
-        except DecodeError:
-            return None
+        """The program that ``batch`` names, whether or not it may run; None when it is not known: the launching thread reads none."""
+        return self._if_known(self._programs, batch.program, whose)
 
     def _prepare(self, verified: Verified) -> Prepared:
         try:
@@ -267,6 +264,8 @@ class Programs:
             if known is not None or batch.dims != blake3(b"").digest():
                 return known
         _check_digest("dims", batch.dims, dims)
+        if len(dims) % 8:
+            raise _refused(faults.MALFORMED, f"dims of {len(dims)} bytes are no numbers of 64 bits")
         with self._lock:
             self._dims.put(batch.dims, dims, len(dims))
         self._learnt(whose, batch.dims)

@@ -14,7 +14,7 @@ import os
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
@@ -76,7 +76,7 @@ class Job:
 
     session: str
     priority: int
-    steps: Iterator[object]
+    steps: Generator[object]
     number: int = 0
     stopped: bool = False
     failure: str = ""
@@ -131,11 +131,13 @@ class Mover:
         return ended
 
     def stop(self, job: Job) -> None:
-        """Wait until ``job`` takes no further step: that of one chunk at most."""
+        """Wait until ``job`` takes no further step, that of one chunk at most; what it had begun to keep is given back."""
         with self._changed:
             job.stopped = True
             self._changed.notify()
         job.over.wait()
+        job.steps.close()
+        self.stir()
 
     def close(self) -> None:
         with self._changed:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from tests.support.device import link
+from wis.limits import LIMITS
 from wooly.device import recorder
 from wooly.device.lowering import LOWERINGS
 from wooly.device.memory import MEMORY
@@ -64,6 +66,15 @@ def test_a_batch_that_ctrl_c_kept_from_the_link_is_sent_later() -> None:
     assert x.tolist() == [3.0] * 8
     torch.cuda.synchronize()
     assert len(link().handles) < held  # what died in the batch is given back
+
+
+def test_a_program_of_too_many_bytes_is_sent_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("wooly.device.programs.LIMITS", replace(LIMITS, program_bytes_max=200))
+    x, batches = torch.arange(4.0, device="cuda"), recorder.COUNTERS.batches
+    for n in range(1, 9):
+        x = x * n + torch.full((4,), float(n), device="cuda").sin()
+    assert x.tolist()
+    assert recorder.COUNTERS.batches > batches + 2
 
 
 def test_records_that_ctrl_c_kept_from_a_batch_are_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:

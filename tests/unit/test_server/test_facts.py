@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -103,6 +104,40 @@ def test_what_is_recorded_while_the_bus_is_away_is_on_disk_all_the_same_and_leav
         await log.close()
         await bus.close()
         assert FactLog(tmp_path / "facts", "node").waiting == 0
+
+    try:
+        asyncio.run(body())
+    finally:
+        nats.stop()
+
+
+def test_a_journal_of_much_that_waits_is_not_rewritten_again_and_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the bus is away nothing of it can go."""
+    monkeypatch.setattr("services.server.facts._REWRITE_BYTES", 4 << 10)
+    nats = NatsServer(tmp_path / "nats")
+    nats.start()
+
+    async def body() -> None:
+        bus = await connect(nats.url, name="facts")
+        await bus.ensure_streams()
+        nats.kill()
+        log = FactLog(tmp_path / "facts", "node")
+        log.start(bus)
+        rewritten, rewrite = list[int](), log._file.rewrite
+
+        def counted(bodies: Iterable[bytes]) -> None:
+            rewrite(bodies)
+            rewritten.append(log._file.nbytes)
+
+        monkeypatch.setattr(log._file, "rewrite", counted)
+        for number in range(400):
+            log.record("node", "node", [fact(number)])
+            assert await log.durable()
+        assert 1 <= len(rewritten) <= 6, rewritten
+        nats.start()
+        assert await log.settled(60)
+        await log.close()
+        await bus.close()
 
     try:
         asyncio.run(body())

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import numpy as np
 import pytest
 from blake3 import blake3
@@ -68,6 +69,18 @@ def test_what_was_foreseen_is_ready(engine: HostEngine) -> None:
         assert programs.ready(_batch(length + 1), "t") is made
         assert planner.full + planner.patched == before
     assert programs.next(_batch(8), "t") is None, "dims that come back are ready, and so are those after them"
+
+
+def test_many_small_dims_are_forgotten_by_what_they_really_take(engine: HostEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("services.server.executor.programs._DIMS_BYTES", 64 << 10)
+    programs = Programs(engine)
+    for number in range(1_000):
+        body = number.to_bytes(8, "little")
+        with pytest.raises(Refused):
+            programs.ready(msgspec.structs.replace(_batch(1), dims=blake3(body).digest(), dims_body=body), "t")
+    assert len(programs._dims._entries) <= 128
+    with pytest.raises(Refused, match="no numbers of 64 bits"):
+        programs.ready(msgspec.structs.replace(_batch(1), dims=blake3(b"abc").digest(), dims_body=b"abc"), "t")
 
 
 def test_a_wrong_guess_is_refused_and_forgotten(engine: HostEngine) -> None:

@@ -144,6 +144,18 @@ def test_chunks_of_an_add_that_was_cut_off_go(cache: ModelCache, tmp_path: Path)
     assert again.used_bytes == 105
 
 
+def test_chunks_that_other_executors_remove_meanwhile_are_not_counted(cache: ModelCache, tmp_path: Path) -> None:
+    for data in (b"one", b"two", b"three"):
+        cache.put("a", name(data), bytearray(data))
+    listed = cache._files()
+    next(listed)
+    for path in files(tmp_path):
+        path.unlink()
+    assert list(listed) == []
+    cache.recount()
+    assert cache.used_bytes == 0
+
+
 def bytes_on_disk(folder: Path) -> bytes:
     return b"".join(bytes(path) + path.read_bytes() for path in folder.rglob("*") if path.is_file())
 

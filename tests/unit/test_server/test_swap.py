@@ -257,6 +257,33 @@ def test_stopping_a_job_waits_for_no_other(mover: Mover) -> None:
     assert "second" not in done
 
 
+def test_what_a_stopped_job_had_begun_to_keep_is_given_back_at_once() -> None:
+    stepping, tidied = threading.Event(), threading.Event()
+    begun: list[str] = []
+
+    def partial() -> Iterator[None]:
+        begun.append("half a buffer")
+        try:
+            while True:
+                stepping.set()
+                yield
+        finally:
+            begun.clear()
+
+    def tidy() -> bool:
+        if not begun:
+            tidied.set()
+        return False
+
+    mover = Mover(tidy)
+    job = Job("out", 1, partial())
+    mover.add(job)
+    assert stepping.wait(30)
+    mover.stop(job)
+    assert not begun and tidied.wait(30)
+    mover.close()
+
+
 def test_an_internal_failure_is_reported_and_ends_only_its_job(mover: Mover) -> None:
     def fails() -> Iterator[None]:
         yield

@@ -16,7 +16,7 @@ from wis.cost import count
 from wis.dtypes import DType
 from wis.encoding import decode_program, digest, encode_program
 from wis.errors import BuildError, DecodeError, ParseError, VerifyError
-from wis.limits import Limits
+from wis.limits import LIMITS, Limits
 from wis.ops import BY_NAME, OPS, Kind
 from wis.program import VERSION, Imm, Instr, Operand, Program, Ref, Scalar, bind, unbind
 from wis.text import parse_program, print_program
@@ -69,6 +69,13 @@ def test_bind_and_unbind_are_inverse() -> None:
 def test_only_canonical_bytes_decode(spoil: Callable[[bytes], bytes]) -> None:
     with pytest.raises(DecodeError):
         decode_program(spoil(encode_program(small()[0])))
+
+
+def test_more_instructions_than_any_program_has_are_not_read() -> None:
+    """Each would be an object: what a node spends on reading is bounded."""
+    data = msgspec.msgpack.encode((VERSION, (), 0, [(1, (), ())] * (LIMITS.instructions_max + 1)))
+    with pytest.raises(DecodeError, match=f"length <= {LIMITS.instructions_max}"):
+        decode_program(data)
 
 
 def test_too_many_bytes_are_refused_before_decoding() -> None:
