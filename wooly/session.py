@@ -435,11 +435,12 @@ class Session:
             self._bus.call(self._state.remote.close(request, _KILLED_S), _KILLED_S + 0.5)
 
     def _take_leave(self) -> SessionClosed:
-        """End the session on its node. Raises Away while that does not answer."""
+        """End the session on its node. Raises Away while that does not answer, NodeLostError when the bus is away as well."""
         try:
             return self._bus.call(self._goodbye(), CLOSE_S + 1)
         except (TimeoutError, NoAnswer):
-            raise Away(NodeLostError(f"node {self._state.remote.node.name} does not answer")) from None
+            away = NodeLostError(f"node {self._state.remote.node.name} does not answer")
+            raise Away(away) if self._bus.connected else away from None
 
     async def _goodbye(self) -> SessionClosed:
         if self._watcher is not None:
