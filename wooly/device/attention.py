@@ -70,6 +70,17 @@ def _fusable(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tens
         and (mask is None or not mask.requires_grad)
         and (mask is None or mask.dtype in (torch.bool, q.dtype))
         and not any(map(_is_batched, (q, k, v)))
+        and not _only_composed()
+    )
+
+
+def _only_composed() -> bool:
+    """Has the script switched all fused kernels off (``sdpa_kernel(SDPBackend.MATH)``)? The composition has derivatives of all kinds."""
+    return not (
+        torch._C._get_flash_sdp_enabled()
+        or torch._C._get_mem_efficient_sdp_enabled()
+        or torch._C._get_cudnn_sdp_enabled()
+        or torch._C._get_overrideable_sdp_enabled()
     )
 
 

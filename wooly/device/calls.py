@@ -5,6 +5,7 @@ The generated kernels (kernels.py) take a short cut for calls met before; every 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -128,8 +129,10 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> CallPlan:
         return CallPlan(None, substitute=lambda *now: fallback.on_cpu(info, now, None))
     if _has_cpu_indices(info, values):
         return CallPlan(None, substitute=lambda *now: _with_tensors_there(info, now))
-    if info.base in ("fill_", "zero_") and checks.repeats(values[0]):
-        return CallPlan(None, substitute=lambda *now: _filled_once(info, now))
+    if info.base in _ONCE and checks.repeats(values[0]):
+        once = _ONCE[info.base](info, values)
+        if once is not None:
+            return CallPlan(None, substitute=once)
     checks.overlap(info, values)
     checks.arguments(info, values)
     name = functional_of(info) if info.mutates and info.name not in LOWERINGS else info.name
@@ -234,13 +237,80 @@ _FILLING: Final = frozenset({"arange", "linspace", "logspace"})
 """Operations that fill an output of the right number of elements in whatever shape it has."""
 
 
-def _filled_once(info: OpInfo, values: Sequence[Any]) -> Any:
-    """One value for every element may be written to an expanded tensor: once to each place."""
-    target = values[0]
+_Once = Callable[..., torch.Tensor]
+
+
+def _places(target: torch.Tensor) -> torch.Tensor:
+    """Each place of an expanded tensor once: its repeated dimensions have one element."""
     shape = [1 if stride == 0 and size else size for size, stride in zip(target.size(), target.stride(), strict=True)]
-    args, kwargs = fallback.split(info, [target.as_strided(shape, target.stride()), *values[1:]])
-    info.op(*args, **kwargs)
-    return target
+    return target.as_strided(shape, target.stride())
+
+
+def _filled_once(info: OpInfo, values: Sequence[Any]) -> _Once:
+    """One value for every element may be written to an expanded tensor: once to each place."""
+
+    def fill(target: torch.Tensor, *more: Any) -> torch.Tensor:
+        args, kwargs = fallback.split(info, [_places(target), *more])
+        info.op(*args, **kwargs)
+        return target
+
+    return fill
+
+
+def _warn_of_expanded(info: OpInfo) -> None:
+    warnings.warn(
+        f"Use of {info.base} on expanded tensors is deprecated. Please clone() the tensor before performing this operation. "
+        "This also applies to advanced indexing e.g. tensor[indices] = tensor or tensor[mask] = scalar",
+        stacklevel=2,
+    )
+
+
+def _masked_once(info: OpInfo, values: Sequence[Any]) -> _Once:
+    """A place is written where the mask of any of its elements is set."""
+
+    def fill(target: torch.Tensor, mask: torch.Tensor, value: Any) -> torch.Tensor:
+        _warn_of_expanded(info)
+        places = _places(target)
+        mask = mask.expand(target.size())
+        for dim, size in enumerate(places.size()):
+            mask = mask.any(dim, keepdim=True) if size != mask.size(dim) else mask
+        places.masked_fill_(mask, value)
+        return target
+
+    return fill
+
+
+def _indexed_once(info: OpInfo, values: Sequence[Any]) -> _Once:
+    """Any index along a repeated dimension is the one place there."""
+
+    def fill(target: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> torch.Tensor:
+        _warn_of_expanded(info)
+        places = _places(target)
+        places.index_fill_(dim, index if places.size(dim) == target.size(dim) else torch.zeros_like(index), value)
+        return target
+
+    return fill
+
+
+def _put_once(info: OpInfo, values: Sequence[Any]) -> _Once | None:
+    """``tensor[mask] = number``; None for what else is put somewhere."""
+    target, indices, value, accumulate = values[:4]
+    one = len(indices) == 1 and indices[0] is not None and indices[0].dtype == torch.bool and indices[0].size() == target.size()
+    if accumulate or not one or value.numel() != 1:
+        return None
+    fill = _masked_once(info, values)
+    return lambda target, indices, value, *more: fill(target, indices[0], value.reshape(()))
+
+
+_ONCE: Final[dict[str, Callable[[OpInfo, Sequence[Any]], _Once | None]]] = {
+    "fill_": _filled_once,
+    "zero_": _filled_once,
+    "masked_fill_": _masked_once,
+    "index_fill_": _indexed_once,
+    "index_put_": _put_once,
+    "_index_put_impl_": _put_once,
+}
+"""Operations that may write an expanded tensor."""
 
 
 def _device_elsewhere(info: OpInfo, values: Sequence[Any]) -> torch.device | None:

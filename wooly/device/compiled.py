@@ -36,7 +36,7 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **how: Any) -> C
     from torch._functorch._aot_autograd.utils import make_boxed_func
 
     def compiled(part: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        made: Callable[..., Any] = make_boxed_func(part if _rewinds(part) else _Compiled(part))
+        made: Callable[..., Any] = make_boxed_func(part if _rewinds(part) or _calls_python(part) else _Compiled(part))
         return made
 
     try:
@@ -56,6 +56,28 @@ def _rewinds(graph: torch.fx.GraphModule) -> bool:
     return any(node.target in (run_and_save_rng_state, run_with_rng_state) for node in graph.graph.nodes)
 
 
+_TORCHS: Final = frozenset({
+    "aten", "prim", "prims", "quantized", "quantized_decomposed", "rngprims", "c10d", "_c10d_functional", "_c10d_functional_autograd",
+    "higher_order", "inductor", "symm_mem",
+})  # fmt: skip
+"""Namespaces of operators whose Python code does the same in each call."""
+_WHERE: Final = ("CUDA", "CPU", "CompositeExplicitAutograd")
+
+
+def _calls_python(graph: torch.fx.GraphModule) -> bool:
+    """Does it call an operator that the script, or a library, wrote in Python? What that does may differ from call to call."""
+    from torch._library.custom_ops import OPDEFS
+
+    for op in {node.target for node in graph.graph.nodes if isinstance(node.target, torch._ops.OpOverload)}:
+        space, name = op.namespace, op._schema.name.partition("::")[2]
+        overload = f"{name}.{op._overloadname}" if op._overloadname != "default" else name
+        if space not in _TORCHS and (
+            f"{space}::{name}" in OPDEFS or any(f"{space}/{overload}/{where}" in torch.library._impls for where in _WHERE)
+        ):
+            return True
+    return False
+
+
 def _warn(reason: Exception) -> None:
     warnings.warn(f"torch.compile executes a graph as it is: {reason}", stacklevel=3)
 
@@ -69,6 +91,9 @@ class _Result:
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    #: its memory is read as conjugate, as negative
+    conj: bool
+    neg: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +197,8 @@ def _form(captured: Captured, uploads: dict[int, memoryview], results: tuple[Any
 def _described(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return value
-    return _Result(handle_of(value), value.dtype, offset_of(value), tuple(value.shape), tuple(value.stride()))
+    shape, strides = tuple(value.shape), tuple(value.stride())
+    return _Result(handle_of(value), value.dtype, offset_of(value), shape, strides, value.is_conj(), value.is_neg())
 
 
 def _called(form: _Form, args: Sequence[Any]) -> Any:
@@ -195,4 +221,6 @@ def _called(form: _Form, args: Sequence[Any]) -> Any:
 
 
 def _tensor(result: _Result, storages: dict[int, Any]) -> Tensor:
-    return set_storage(make_empty((0,), result.dtype), storages[result.handle], result.offset, result.shape, result.strides)
+    made = set_storage(make_empty((0,), result.dtype), storages[result.handle], result.offset, result.shape, result.strides)
+    made = made.conj() if result.conj else made
+    return torch._neg_view(made) if result.neg else made

@@ -130,6 +130,7 @@ class Recorder:
         """The child must neither use nor close its parent's session. ``forked``: the parent had used a device."""
         self.forked = forked
         self.pending.clear()
+        self._built.clear()
         self._lock = threading.RLock()
 
     def close(self) -> None:
@@ -144,6 +145,7 @@ class Recorder:
                 self._link.report()
         finally:
             self._link, self._wire_bytes = None, 0
+            self._built.clear()
 
     # --- recording
 

@@ -401,7 +401,7 @@ _raw_device_of: Final[Callable[[Any], torch.device]] = torch._C.StorageBase.devi
 def resize_(self: torch.Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> torch.Tensor:
     """The kernel of ``resize_``: a larger storage keeps its contents; other views of it see the new one, as in torch."""
     size = tuple(size)
-    if size == tuple(self.size()):
+    if size == tuple(self.size()) and memory_format is None:
         return self
     strides: Sequence[int] = contiguous_strides(size)
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.nn.attention import bias
+from torch.nn.attention import SDPBackend, bias, sdpa_kernel
 
 from wooly.device.recorder import RECORDER
 from wooly.link import Flush
@@ -215,3 +215,18 @@ def test_an_encoder_without_dropout_is_the_cpus() -> None:
         return [out.detach().cpu(), *(p.grad.cpu() for p in model.parameters() if p.grad is not None)]
 
     torch.testing.assert_close(run("cuda"), run("cpu"), rtol=1e-4, atol=1e-5)
+
+
+def test_without_fused_kernels_there_are_derivatives_of_all_kinds() -> None:
+    torch.manual_seed(0)
+    given = [torch.randn(1, 2, 4, 8) for _ in range(3)]
+
+    def second(device: str) -> torch.Tensor:
+        q, k, v = (x.to(device).requires_grad_() for x in given)
+        with sdpa_kernel(SDPBackend.MATH):
+            y = F.scaled_dot_product_attention(q, k, v)
+        (first,) = torch.autograd.grad(y.square().sum(), q, create_graph=True)
+        (found,) = torch.autograd.grad(first.square().sum(), k)
+        return found.cpu()
+
+    torch.testing.assert_close(second("cuda"), second("cpu"), rtol=1e-4, atol=1e-4)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -167,3 +169,26 @@ def test_scattering_into_a_copy_of_a_view_keeps_its_strides_and_the_elements_tha
 def test_a_tensor_copied_to_itself_stays_as_it_is_even_if_it_is_expanded() -> None:
     x = torch.arange(3.0, device="cuda").expand(2, 3)
     assert x.copy_(x) is x and x.tolist() == [[0.0, 1.0, 2.0]] * 2
+
+
+@pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors is deprecated")
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, mask: x.masked_fill_(mask, 2.0),
+        lambda x, mask: x.masked_fill_(mask[0], torch.tensor(2.0)),
+        lambda x, mask: x.__setitem__(mask, 5.0),
+        lambda x, mask: x.index_fill_(0, torch.tensor([1], device=x.device), 3.0),
+        lambda x, mask: x.index_fill_(2, torch.tensor([0, 2], device=x.device), 3.0),
+    ],
+)
+def test_what_may_write_an_expanded_tensor(write: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+    """A causal mask that was expanded, say. Torch warns."""
+    found = []
+    for device in ("cpu", "cuda"):
+        mask = torch.zeros(2, 2, 3, 3, dtype=torch.bool)
+        mask[1, 0, 0, 1] = mask[0, 0, 2, 2] = mask[0, 1, 2, 2] = True
+        x = torch.arange(9.0).view(3, 3).to(device)[None, None].expand(2, 2, 3, 3)
+        write(x, mask.to(device))
+        found.append(x.cpu())
+    torch.testing.assert_close(*found)

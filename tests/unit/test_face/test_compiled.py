@@ -368,3 +368,39 @@ def test_an_encoder_without_gradients_is_one_graph() -> None:
     x = torch.randn(2, 3, 8, device="cuda")
     with torch.no_grad():
         torch.testing.assert_close(torch.compile(layer, fullgraph=True)(x), layer(x))
+
+
+def test_results_that_are_read_as_conjugate_or_negative() -> None:
+    torch.manual_seed(0)
+    z = torch.randn(4, dtype=torch.cfloat)
+    for code in (lambda z: (z * 2).conj(), lambda z: (z * 2).conj().imag, lambda z: (z * 2).conj() + 1):
+        torch.testing.assert_close(compiled(code)(z.cuda()).cpu(), code(z))
+
+    def loss(x: Tensor, w: Tensor) -> Tensor:
+        f = torch.fft.rfft(x)
+        y = f * w.conj()
+        return torch.fft.irfft(y, n=6).square().sum() + (y * f.conj()).abs().sum()
+
+    x, weights = torch.randn(6), torch.randn(4, dtype=torch.cfloat)
+    here, there = weights.clone().requires_grad_(), weights.cuda().requires_grad_()
+    loss(x, here).backward()
+    compiled(loss)(x.cuda(), there).backward()
+    assert here.grad is not None and there.grad is not None
+    torch.testing.assert_close(there.grad.cpu(), here.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_python_of_a_custom_operator_runs_in_each_call() -> None:
+    state = {"scale": 1.0}
+
+    @torch.library.custom_op("wooly_test::scale", mutates_args=())
+    def scale(x: Tensor) -> Tensor:
+        return x * state["scale"]
+
+    @scale.register_fake
+    def _(x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    function, x = compiled(lambda x: scale(x) + 1), torch.ones(2, device="cuda")
+    assert function(x).tolist() == [2.0, 2.0]
+    state["scale"] = 5.0
+    assert function(x).tolist() == [6.0, 6.0]

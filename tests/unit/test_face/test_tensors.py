@@ -402,3 +402,46 @@ def test_data_of_a_lazy_conjugate_and_of_a_plain_tensor_are_exchanged(device: st
     assert lazy.tolist() == [-1 + 1j, 1j, 1 + 1j] and not lazy.is_conj()
     plain.data = torch.ones(2, dtype=torch.complex64, device=device).mul(1j).conj()
     assert plain.tolist() == [-1j, -1j] and (plain * 2).tolist() == [-2j, -2j]
+
+
+def test_hooks_of_a_parameter_move_with_it() -> None:
+    heard: list[object] = []
+    layer = nn.Linear(3, 2)
+    layer.weight.register_hook(lambda gradient: gradient * 2)
+    layer.bias.register_post_accumulate_grad_hook(heard.append)
+    layer.to("cuda")
+    layer(torch.ones(4, 3, device="cuda")).sum().backward()
+    assert layer.weight.grad is not None and layer.weight.grad.tolist() == [[8.0] * 3] * 2 and heard == [layer.bias]
+    once = nn.Parameter(torch.ones(2))
+    once.register_hook(lambda gradient: gradient * 3).remove()
+    once.data = once.data.cuda()
+    once.register_hook(lambda gradient: gradient * 5)
+    once.sum().backward()
+    assert once.grad is not None and once.grad.tolist() == [5.0, 5.0]
+
+
+def test_what_a_graph_made_keeps_its_place_in_it_when_its_data_moves() -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = x * 2
+    y.data = y.data.cuda()
+    y.data = y.data.cpu()
+    (y * y).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [8.0] * 3
+
+
+def test_gradients_of_a_graph_come_to_a_parameter_that_has_moved_since() -> None:
+    """As with modules that are offloaded to the CPU between their forward and backward passes."""
+    heard: list[object] = []
+    weight = nn.Parameter(torch.ones(3))
+    weight.register_post_accumulate_grad_hook(heard.append)
+    weight.data = weight.data.cuda()
+    loss = (weight * torch.arange(3.0, device="cuda")).sum()
+    weight.data = weight.data.cpu()
+    loss.backward()
+    (weight * 2).sum().backward()
+    assert weight.grad is not None and weight.grad.device.type == "cpu" and weight.grad.tolist() == [2.0, 3.0, 4.0]
+    assert heard == [weight, weight]
+
+
+def test_resizing_to_another_memory_format_moves_the_strides() -> None:
+    assert torch.zeros(1, 2, 3, 3, device="cuda").resize_(1, 2, 3, 3, memory_format=torch.channels_last).stride() == (18, 1, 6, 2)

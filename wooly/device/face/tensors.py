@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -273,7 +274,12 @@ def _become(tensor: Tensor, value: Tensor) -> None:
 
     torch's own assignment copies the new contents into the C++ tensor, which it does not allow there.
     """
-    gradient = tensor.grad if tensor.is_leaf else None
+    if not tensor.is_leaf:
+        with torch.enable_grad():
+            fresh = _Moved.apply(tensor, value.detach())  # type: ignore[no-untyped-call]  # in torch
+        torch._C._swap_tensor_impl(tensor, fresh)
+        return
+    gradient = tensor.grad
     fresh = value.detach()
     if fresh is value or value._is_view():
         fresh = fresh.view_as(fresh)
@@ -281,6 +287,40 @@ def _become(tensor: Tensor, value: Tensor) -> None:
     if gradient is not None:
         fresh.grad = gradient.detach().to(device=raw_device(value), dtype=value.dtype)
     torch._C._swap_tensor_impl(tensor, fresh)
+    if not tensor.requires_grad:
+        return
+    hooked: Any = tensor
+    if hooked._backward_hooks is not None:  # what was exchanged had them
+        hooked._backward_hooks = hooked._backward_hooks
+    if hooked._post_accumulate_grad_hooks is not None:
+        hooked._post_accumulate_grad_hooks = hooked._post_accumulate_grad_hooks
+    # Graphs that were recorded before bring their gradients to what ``fresh`` is now.
+    fresh.register_post_accumulate_grad_hook(partial(_hand_over, tensor))  # type: ignore[no-untyped-call]  # in torch
+
+
+def _hand_over(tensor: Tensor, before: Tensor) -> None:
+    """A gradient came for what ``tensor`` was before: it is the tensor's."""
+    gradient, before.grad = before.grad, None
+    if gradient is None:
+        return
+    moved = gradient.detach().to(device=raw_device(tensor), dtype=tensor.dtype)
+    tensor.grad = moved if tensor.grad is None else tensor.grad + moved
+    hooks: Any = tensor._post_accumulate_grad_hooks
+    for hook in list((hooks or {}).values()):
+        hook(tensor)
+
+
+class _Moved(torch.autograd.Function):
+    """What a tensor becomes that a graph has made: its gradient goes to where it was."""
+
+    @staticmethod
+    def forward(ctx: Any, before: Tensor, value: Tensor) -> Tensor:
+        ctx.device, ctx.dtype = raw_device(before), before.dtype
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        return gradient.to(device=ctx.device, dtype=ctx.dtype), None
 
 
 _FLAT: Final = "_flat_weights"  # the attribute in which recurrent layers keep their parameters as a list
