@@ -284,8 +284,8 @@ def test_what_is_not_recorded_leaves_nothing_behind(monkeypatch: pytest.MonkeyPa
     del gone
     dropping = standing_for(lambda x: (holder.clear(), x + 1)[1])
     freed: list[int] = []
-    send = RECORDER._send
-    monkeypatch.setattr(RECORDER, "_send", lambda *args: (freed.extend(args[3]), send(*args))[1])
+    build = RECORDER._build
+    monkeypatch.setattr(RECORDER, "_build", lambda *args: (freed.extend(args[3]), build(*args))[1])
     dropping(rows(2))
     torch.cuda.synchronize()
     assert freed.count(handle) == 1 and not RECORDER.capturing
