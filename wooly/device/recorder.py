@@ -214,7 +214,7 @@ class Recorder:
             try:
                 built = self._build(records, allocs, uploads, freed, reads)
                 interrupted = False
-            except Exception:
+            except Exception:  # a defect, which would come again with the same records: they are dropped
                 interrupted = False
                 raise
             finally:
