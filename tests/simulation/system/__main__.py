@@ -22,6 +22,7 @@ from tests.support.sections import write_section
 ROOT: Final = Path(__file__).resolve().parents[3]
 _PAGE: Final = ROOT / "docs" / "simulation.md"
 _BLOCK: Final = 50
+_REPORT_EVERY: Final = 5_000
 
 
 def _pinned() -> None:
@@ -106,6 +107,8 @@ def main() -> int:
             failures += failed
             for failure in failed:
                 print(failure, flush=True)
+            if (done := counts["seeds"] + len(failures)) % _REPORT_EVERY == 0:
+                print(f"{done:,} seeds, {len(failures)} failed, {(time.time() - began_s) / 60:.1f} minutes", file=sys.stderr, flush=True)
     seconds = time.time() - began_s
     if failures:
         print(f"{len(failures)} seeds failed, {counts['seeds']} did not")
