@@ -405,23 +405,28 @@ class Session:
             return
         self._closed = True
         atexit.unregister(self.close)
-        state, deadline_s = self._state, time.monotonic() + _DRAIN_S
-        with state.changed:
-            while (state.sent or state.rebuilding) and state.fault is None and not state.halt and time.monotonic() < deadline_s:
-                state.changed.wait(0.2)
-        with state.changed:
-            state.left = True
-        if self._move is not None:
-            self._move.stop(CLOSE_S)
-        self._rebuild.withdraw(CLOSE_S)
+        state = self._state
         try:
+            self._drain()
             self.totals = self._rebuild.totals(repeat(self._take_leave, 0 if state.fault is not None else min(state.wait_s, _DRAIN_S)))
-        except NodeLostError:
-            self.totals = None  # the node is away or busy; the lease ends the session
+        except (NodeLostError, KeyboardInterrupt):
+            self.totals = None  # the node is away or busy, or the user waits no longer: the lease ends the session
+            state.left = True
         state.remote.port.close()
         self._bus.stop()
         self._tracer.close()
         state.settle(NodeLostError("the session is closed"))
+
+    def _drain(self) -> None:
+        """Wait for the answers to all batches, then send no more."""
+        state, deadline_s = self._state, time.monotonic() + _DRAIN_S
+        with state.changed:
+            while (state.sent or state.rebuilding) and state.fault is None and not state.halt and time.monotonic() < deadline_s:
+                state.changed.wait(0.2)
+            state.left = True
+        if self._move is not None:
+            self._move.stop(CLOSE_S)
+        self._rebuild.withdraw(CLOSE_S)
 
     def abandon(self, outcome: Outcome) -> None:
         """A signal is about to kill the process: tell the node, which drops what waits. May be called in a signal handler: waits for some

@@ -88,6 +88,22 @@ def test_a_script_that_ends_waits_for_its_server(node: Node, said: list[str], lo
     assert [(fact.reason, fact.failed, fact.launches) for fact in node.facts(SessionClosedFact)] == [("done", False, 3)]
 
 
+def test_ctrl_c_at_the_end_waits_no_longer_for_a_server(node: Node, said: list[str]) -> None:
+    session = Counting(node.open()).session
+    main = threading.main_thread().ident
+    assert main is not None
+    node.kill_server()
+
+    def interrupt() -> None:
+        until(lambda: any("does not answer; waiting" in line for line in said), "the session waits")
+        signal.pthread_kill(main, signal.SIGINT)
+
+    interrupting = Waiting(interrupt)
+    session.close()
+    interrupting.ended()
+    assert session.totals is None and not session._bus.connected
+
+
 def test_a_server_without_sessions_says_goodbye_and_ends_its_executor(node: Node) -> None:
     Counting(node.open()).session.close()
     assert node.stop_server() == 0 and not node.executor_pids()
