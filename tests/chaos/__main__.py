@@ -51,11 +51,12 @@ def suffer(number: int, seed: int, work: str, wanted: tuple[list[str], Work]) ->
     fault, (lines, use), chance = FAULTS[number], wanted, random.Random(seed)
     with tempfile.TemporaryDirectory() as folder, Stack(Path(folder), nodes=fault.nodes, small=fault.small) as stack:
         after = None if fault.before is None else fault.before(stack)
-        script = Script(stack, "disturbed", steps=fault.steps, work=work)
+        script = Script(stack, "disturbed", steps=fault.steps, work=work, paced=fault.paced)
         if after is not None:
             after()
         if script.reaches(len(lines) if fault.last else chance.randint(1, fault.lines_max), 120) and fault.strike is not None:
             fault.strike(stack, script, chance)
+        script.allow(len(lines))
         code = script.ends(_SCRIPT_S)
         for part in ("controller", "billing"):
             if not stack.runs(part):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
@@ -21,6 +22,7 @@ MOVES = 6
 """To a second node and back, three times."""
 MOVES_MANY = 50
 _MANY_STEPS = 6_000
+_LINES_A_MOVE = 5
 _COPY_STEPS = 800
 _MOVED_S = 120
 _EXACT = as_undisturbed()
@@ -45,6 +47,8 @@ class Fault:
     work: str = ""
     #: it strikes when the script has printed its last line
     last: bool = False
+    #: the script has printed one line, and prints more as ``strike`` allows
+    paced: bool = False
 
 
 def _restart(*parts: str, after_s: float, number: int = signal.SIGKILL) -> Callable[[Stack, Script, random.Random], None]:
@@ -226,15 +230,18 @@ def _cut_node(seconds: float) -> Callable[[Stack, Script, random.Random], None]:
 
 
 def _move(stack: Stack, script: Script, chance: random.Random) -> None:
-    """To the other node and back, each time while it computes."""
-    for at in sorted(chance.sample(range(2, 18), MOVES)):
+    """To the other node and back, each time while it computes; it passes the place of the next move only when it is there."""
+    lines = sorted(chance.sample(range(2, 18), MOVES))
+    for at, following in itertools.pairwise([*lines, lines[-1] + 2]):
+        script.allow(following)
         if not (script.reaches(at, _MOVED_S) and _moved(stack, script)):
             return  # it has ended, or hangs: the verdict says so
 
 
 def _move_again_and_again(stack: Stack, script: Script, chance: random.Random) -> None:
     """To the other node and back, as often as that is possible."""
-    for _ in range(MOVES_MANY):
+    for move in range(1, MOVES_MANY + 1):
+        script.allow(_LINES_A_MOVE * move)
         if not _moved(stack, script):
             return
 
@@ -310,7 +317,7 @@ FAULTS = (
         )
     ),
     Fault("the task is moved to a second node and back, three times", _move, nodes=2, lines_max=1, bill=as_undisturbed(displaced=MOVES),
-          steps=2 * STEPS),
+          steps=2 * STEPS, paced=True),
     Fault("the task is moved to a second node and back, 25 times", _move_again_and_again, nodes=2, lines_max=1,
-          bill=as_undisturbed(displaced=MOVES_MANY), steps=_MANY_STEPS),
+          bill=as_undisturbed(displaced=MOVES_MANY), steps=_MANY_STEPS, paced=True),
 )  # fmt: skip

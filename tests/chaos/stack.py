@@ -284,7 +284,10 @@ WORKS = ("mlp", "gpt", "generate")
 class Script:
     """``train.py`` as a process of its own, and its lines."""
 
-    def __init__(self, stack: Stack, task: str, tenant: str = "default", steps: int = STEPS, work: str = WORKS[0]) -> None:
+    def __init__(
+        self, stack: Stack, task: str, tenant: str = "default", steps: int = STEPS, work: str = WORKS[0], *, paced: bool = False
+    ) -> None:
+        """``paced``: it prints one line, and more as ``allow`` says."""
         bus = f"nats://127.0.0.1:{stack.link.port}" if len(stack.cluster.servers) == 1 else stack.cluster.url
         environment = plain_environment(
             WOOLY_NATS_URL=stack.leaf.url if stack.leaf is not None else bus,
@@ -293,6 +296,13 @@ class Script:
             WOOLY_RECOVERY_TARGET_S="1",  # images while the training runs, which is short
             PYTHONPATH=str(ROOT),
         )
+        self._pace: IO[bytes] | None = None
+        self._allowed = 1
+        if paced:
+            pace = stack.folder / f"{task}.pace"
+            os.mkfifo(pace)
+            environment["PACED"] = str(pace)
+            self._pace = pace.open("r+b", buffering=0)
         self._errors = stack.folder / f"{task}.err"
         self._command = [sys.executable, str(Path(__file__).with_name("train.py")), str(steps), work]
         self._environment, self._folder = environment, stack.folder
@@ -316,6 +326,12 @@ class Script:
     def longest_pause_s(self) -> float:
         """Between two of its lines."""
         return max((after - before for before, after in zip(self._times_s, self._times_s[1:], strict=False)), default=0.0)
+
+    def allow(self, lines: int) -> None:
+        """Let it print so many lines in all, if it is paced."""
+        if self._pace is not None:
+            self._pace.write(b"\n" * (lines - self._allowed))
+            self._allowed = lines
 
     def reaches(self, lines: int, timeout_s: float) -> bool:
         """Wait until it has printed so many lines, or has ended."""

@@ -2,12 +2,14 @@
 operation.
 
 A training of a small network, one of a transformer with dropout, sampling from that with a growing cache, or copies to the device
-and back.
+and back. After each line that it prints it reads a line of the file that ``PACED`` of the environment names, if it is set.
 """
 
 import hashlib
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -15,6 +17,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 LINE = 20
 """Steps."""
+PACE = Path(os.environ["PACED"]).open() if "PACED" in os.environ else None
 WORDS, WIDTH, HEADS, LENGTH = 50, 32, 2, 24
 
 
@@ -49,6 +52,12 @@ class Transformer(nn.Module):
         return self.head(x)
 
 
+def say(number: int, text: str) -> None:
+    print(number, text, flush=True)
+    if PACE is not None:
+        PACE.readline()
+
+
 def train(steps: int, model: nn.Module, draw: Callable[[], tuple[torch.Tensor, torch.Tensor]]) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(steps):
@@ -58,7 +67,7 @@ def train(steps: int, model: nn.Module, draw: Callable[[], tuple[torch.Tensor, t
         loss.backward()
         optimizer.step()
         if step % LINE == 0:
-            print(step, f"{loss.item():.9f}", flush=True)
+            say(step, f"{loss.item():.9f}")
 
 
 @torch.no_grad()
@@ -73,14 +82,14 @@ def generate(steps: int, model: Transformer) -> None:
         for at in range(LINE):
             words = torch.multinomial(model(words, at, grows=True)[:, -1].softmax(-1), 1)
             said.append(words)
-        print(text, hashlib.sha256(torch.cat(said, 1).cpu().numpy().tobytes()).hexdigest()[:16], flush=True)
+        say(text, hashlib.sha256(torch.cat(said, 1).cpu().numpy().tobytes()).hexdigest()[:16])
 
 
 def copy(steps: int) -> None:
     """Much goes to the device and comes back."""
     for step in range(0, steps, LINE):
         found = (torch.randn(1 << 22).cuda() * 2 + step).cpu()
-        print(step, hashlib.sha256(found.numpy().tobytes()).hexdigest()[:16], flush=True)
+        say(step, hashlib.sha256(found.numpy().tobytes()).hexdigest()[:16])
 
 
 def main(steps: int, work: str) -> None:
