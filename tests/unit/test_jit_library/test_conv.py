@@ -117,6 +117,14 @@ def test_gradient_larger_than_the_windows_reach(bench: Any) -> None:
     close(got, want, DType.F32)
 
 
+@pytest.mark.parametrize("stride", [1 << 28, 1 << 30, (1 << 31) - 1])
+def test_long_strides(bench: Any, stride: int) -> None:
+    """Lanes behind the last output lie gigabytes away, and read nothing."""
+    x, w = bench.rng.standard_normal((1, 2, 8)).astype(np.float32), bench.rng.standard_normal((2, 1, 1)).astype(np.float32)
+    [got] = bench.run("conv", [bench.like((1, 2, 1), DType.F32)], [bench.dense(x), bench.dense(w)], [2, stride, 0, 1])
+    close(got, x[:, :, :1] * w[:, 0], DType.F32)
+
+
 def test_no_images(bench: Any) -> None:
     x, w = np.zeros((0, 2, 5, 5), np.float32), np.ones((3, 2, 3, 3), np.float32)
     dy = np.zeros((0, 3, 3, 3), np.float32)

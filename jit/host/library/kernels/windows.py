@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from jit.host.library.emit import I32, I64, U32, Fn, Type, Value
+from jit.host.library.emit import I32, I64, U32, U64, Fn, Type, Value
 
 __all__ = ["WALKS", "Geometry", "Span", "geometry", "planes", "row_of", "span", "taps", "vector_at", "vector_of"]
 
@@ -97,11 +97,12 @@ def vector_at(f: Fn, g: Geometry, type: Type, walk: str, row: Value, t: Value, s
         values = f.masked_load(row.at(first, type), wide, type.element.vec(2 * lanes))
         return values.shuffle(list(range(0, 2 * lanes, 2)))
     # one unsigned comparison: what lies before 0 is huge
-    mask = f.iota(U32, lanes) * g.stride[2].to(U32).splat(lanes) + start.splat(lanes) < size.splat(lanes)
     if walk == "unit":
-        return f.masked_load(row.at(first, type), mask, type)
-    index = f.iota(I64, lanes) * (g.stride[2] * g.x[2]).splat(lanes)
-    return f.gather(row.at(first * g.x[2], type), index, mask, type)
+        return f.masked_load(row.at(first, type), f.iota(U32, lanes) + start.splat(lanes) < size.splat(lanes), type)
+    lane = f.iota(I64, lanes)
+    # strides may be so long that lanes behind the last output are more than 32 bits away
+    mask = (lane * g.stride[2].splat(lanes) + first.splat(lanes)).to(U64) < g.size[2].to(U64).splat(lanes)
+    return f.gather(row.at(first * g.x[2], type), lane * (g.stride[2] * g.x[2]).splat(lanes), mask, type)
 
 
 @dataclass(frozen=True, slots=True)
