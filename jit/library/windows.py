@@ -137,10 +137,12 @@ class _Shape:
 
 
 def _shape(build: Build[Any], instr: BoundInstr, *operands: Operand) -> _Shape:
-    if overlaps(instr) or any(x.numel == 0 or prod(x.shape[2:]) >= 1 << 31 for x in operands):
+    window, sizes = window_of(instr), [n for x in (*instr.outs, *instr.ins) if isinstance(x, Operand) for n in x.shape[2:]]
+    far = max(sizes) + 2 * max(window.pad) + max(window.stride)  # no window ends behind that
+    if overlaps(instr) or far >= 1 << 31 or any(x.numel == 0 or prod(x.shape[2:]) >= 1 << 31 for x in operands):
         raise Inexpressible
     held(operands[0].dtype)
-    stride, r = window_of(instr).stride, len(operands[0].shape) - 2
+    stride, r = window.stride, len(operands[0].shape) - 2
     if not build.gangs:
         return _Shape(r, 0, ())
     lanes = max(stride) <= _STRIDE_MAX and all(x.strides[-1] == 1 and x.shape[-1] > 3 for x in operands)

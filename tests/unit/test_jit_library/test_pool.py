@@ -58,6 +58,15 @@ def test_window_wholly_in_the_padding(bench: Any) -> None:
     bench.check("max_pool", outs, [bench.dense(x)], [1, 1, 1, 1, 1, 1, 1, 1])
 
 
+def test_windows_that_end_beyond_32_bits_are_left_to_the_reference(bench: Any) -> None:
+    """A place 2^32 behind an element must not be taken for it."""
+    x = bench.dense(np.zeros((1, 1, 1000), np.uint8))
+    outs = [bench.like((1, 1, 1), DType.U8), bench.like((1, 1, 1), DType.I64)]
+    far = (1 << 31) - 1
+    assert bench.native("max_pool", outs, [x], [5, far, far, 3 << 29]) is None  # position 4 is at 2^32 + 1
+    assert bench.native("max_pool", outs, [x], [5, 1000, 2, 1]) is not None
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("count_pad, divisor", [(0, 0), (1, 0), (0, 5)])
 @pytest.mark.parametrize("dtype", [DType.F32, DType.BF16])
