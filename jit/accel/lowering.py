@@ -16,6 +16,7 @@ from jit.accel.device import BUFFER_WORDS, OWN, Facts, Request
 from jit.accel.library import LOWER
 from jit.accel.library.matmul import Build
 from jit.accel.tables import Call, KernelCall
+from jit.kernels.launch import check_blocks
 from jit.kernels.loop import REDUCTIONS, Form, LoopKernel
 from jit.kernels.lower import Lowered, Sharing, fixed_numbers, lower
 from jit.kernels.scalar_ops import held
@@ -62,6 +63,7 @@ class Lowering:
         fused = self._fuse(formed)
         sizes = [formed.args[slot] for slot in fused.lowered.kept]
         blocks, threads = fused.lowered.grid([size for size in sizes if isinstance(size, int)])
+        check_blocks("a fused operation", blocks)
         block = _block(fused.lowered.kernel, arguments(fused.lowered.arguments, formed.args))
         return KernelCall(block, tuple(group.loads), tuple(group.stores), fused.name, blocks, threads)
 
@@ -94,6 +96,7 @@ class Lowering:
     def _launched(self, x: Launch) -> KernelCall:
         """A launch of a library kernel."""
         kernel = x.made.kernel
+        check_blocks(kernel.name, x.grid[0])
         if kernel.name not in self.requests:
             self.requests[kernel.name] = Request(verify_kernel(kernel), (x.made.threads, 1, 1), options=OWN)
         return KernelCall(_block(kernel, x.args), x.reads, x.writes, kernel.name, x.grid[0], x.made.threads)

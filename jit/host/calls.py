@@ -20,7 +20,7 @@ from jit.host.simt.function import ARGS_PARAM, kernel_text
 from jit.host.toolchain import Toolchain, c_function
 from jit.kernels import scalar_ops
 from jit.kernels.gangs import GangKernel, lower_gangs
-from jit.kernels.launch import Dim3, KernelOptions
+from jit.kernels.launch import Dim3, KernelOptions, check_blocks
 from jit.kernels.loop import Form, LoopKernel
 from jit.kernels.lower import LANES, fixed_numbers
 from jit.library.build import Build, Launch
@@ -209,6 +209,7 @@ def _block(kernel: Kernel, args: Sequence[CommonArg], grid: Dim3) -> ArgBlock:
 def _call(
     native: _Native, name: str, block: ArgBlock, grid: Dim3, block_ns: float, reads: tuple[Access, ...], writes: tuple[Access, ...]
 ) -> Call:
+    check_blocks(name, max(grid))
     return Call(
         block, reads, writes, address=native.address, units=prod(grid), grain=block_ns,
         scratch_bytes=max(SCRATCH_BYTES, native.scratch_bytes), name=name,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from jit.errors import KernelRefused
+from wis.kernel.limits import KERNEL_LIMITS
 from wis.kernel.traps import Trap
 
 Dim3 = tuple[int, int, int]
@@ -22,6 +24,15 @@ class KernelOptions:
 
 CHECKED: Final = KernelOptions()
 """Everything on."""
+
+
+def check_blocks(name: str, blocks: int) -> None:
+    """Whether a kernel of our own, whose accesses are not checked, can have so many blocks along an axis: their numbers are i32.
+
+    Raises KernelRefused."""
+    if blocks > KERNEL_LIMITS.grid_blocks_max:
+        most = KERNEL_LIMITS.grid_blocks_max
+        raise KernelRefused(f"{name}: {blocks} rows in one operation, at most {most} are accepted here; split the tensor")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 
 from jit.backends import BACKENDS, create_engine
 from jit.engine import Engine
-from jit.errors import BadBuffer, Interrupted, OutOfMemory, UnknownBackend
+from jit.errors import BadBuffer, Interrupted, KernelRefused, OutOfMemory, UnknownBackend
 from jit.host.engine import HostEngine
 from jit.memory import Capacity, SpaceMemory
 from tests.support.builder import Builder
@@ -75,6 +75,18 @@ def test_a_machine_with_less_memory_than_configured_is_out_of_memory() -> None:
     with pytest.raises(OutOfMemory):
         space.alloc(1, 1 << 60)
     assert (capacity.used_bytes, space.resident_bytes, 1 in space) == (0, 0, False)
+
+
+@pytest.mark.parametrize("backend", ["host", "opencl"])
+def test_more_rows_than_blocks_have_numbers_are_refused(backend: str) -> None:
+    """The number of a block is an i32: a block behind 2^31 would take its elements from before the buffer."""
+    rows = (1 << 31) + 16
+    b = Builder()
+    x, y = b.external(DType.U8, (rows, 40)), b.created(DType.U8, (rows, 1), (3, 1))
+    b.emit("sum", y, [x])
+    program, dims, _ = b.finish()
+    with pytest.raises(KernelRefused, match=f"{rows} rows"):
+        small(backend).prepare(verify(program, dims))
 
 
 @pytest.mark.parametrize("backend", RUNNING)
