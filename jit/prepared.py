@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from math import prod
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from jit.engine import Launch, Number
 from jit.memory import Block, SpaceMemory, room_for
@@ -13,7 +14,7 @@ from jit.plan.calls import Call
 from jit.plan.memo import Lru, Memo
 from jit.plan.planner import Planner, PlanOptions, Target
 from jit.runs import OVER, KeySpec, LaunchTotals, check_there, trap_of_run, written_keys
-from wis.program import BufferKind
+from wis.program import BoundInstr, BufferKind, Operand
 from wis.traps import NO_TRAP
 from wis.verify import Verified
 
@@ -21,6 +22,8 @@ __all__ = ["PlannedProgram", "PlannedRun", "PlanningEngine"]
 
 PREPARED_MAX = 256
 PLANNERS_MAX = 256
+SPARE_BYTES: Final = 64 << 20
+"""What a thread of a run may take of the machine's memory beside buffers and temporaries. What is beyond that counts as its workspace."""
 
 
 class Plan(Protocol):
@@ -33,6 +36,9 @@ class Plan(Protocol):
     def instructions(self) -> int: ...
 
     @property
+    def fallbacks(self) -> list[BoundInstr]: ...
+
+    @property
     def constants(self) -> tuple[float, ...]: ...
 
 
@@ -43,9 +49,9 @@ R = TypeVar("R", bound="PlannedProgram[Any]")
 
 class PlannedProgram(Generic[P]):
     """A program with its plan. ``specs`` and ``keyed``: the EXTERNAL and CREATED buffers in order, as what a run needs of them, and their
-    numbers in the program; ``writes``: positions among those that a run may write."""
+    numbers in the program; ``writes``: positions among those that a run may write. ``beside_bytes``: what counts besides."""
 
-    def __init__(self, verified: Verified, plan: P) -> None:
+    def __init__(self, verified: Verified, plan: P, beside_bytes: int = 0) -> None:
         program = verified.bound.program
         self.verified = verified
         self.plan = plan
@@ -57,10 +63,18 @@ class PlannedProgram(Generic[P]):
             KeySpec(verified.bound.nbytes[number], program.buffers[number] == BufferKind.CREATED, number in verified.zeroed)
             for number in self.keyed
         ]
+        workspace = plan.arena.nbytes + max([beside_bytes, *(_repeated_bytes(instr) - SPARE_BYTES for instr in plan.fallbacks)])
+        self.workspace_bytes = room_for(workspace) if workspace else 0
 
-    @property
-    def workspace_bytes(self) -> int:
-        return room_for(self.plan.arena.nbytes) if self.plan.arena.nbytes else 0
+
+def _repeated_bytes(instr: BoundInstr) -> int:
+    """What the reference may hold of elements that lie in memory once and are read many times."""
+    total = 0
+    for x in instr.ins:
+        if isinstance(x, Operand):
+            own = prod(size for size, stride in zip(x.shape, x.strides, strict=True) if stride)
+            total += max(0, x.numel - own) * max(x.dtype.itemsize, 8)
+    return total
 
 
 class PlannedRun(Generic[R]):

@@ -35,7 +35,7 @@ from jit.kernels.launch import CHECKED, KernelLaunch
 from jit.memory import ALIGN_BYTES, Block, Capacity, SpaceMemory, new_block
 from jit.plan.calls import UserLaunch
 from jit.plan.planner import Target
-from jit.prepared import PlannedProgram, PlannedRun, PlanningEngine
+from jit.prepared import SPARE_BYTES, PlannedProgram, PlannedRun, PlanningEngine
 from jit.runs import ByteSpace, LaunchTotals, check_begin
 from wis import reference
 from wis.launches import KernelCall, addresses, kernel_call
@@ -103,9 +103,9 @@ def _part(whole: Region, x: Operand) -> Region:
 class HostPrepared(PlannedProgram[Plan]):
     """A planned program with the kernels it brings."""
 
-    def __init__(self, verified: Verified, plan: Plan, launches: Launches, trap_at: int) -> None:
+    def __init__(self, verified: Verified, plan: Plan, launches: Launches, trap_at: int, threads: int) -> None:
         """``trap_at``: address of the engine's word for traps. Whatever is the same for every run goes into the arguments here."""
-        super().__init__(verified, plan)
+        super().__init__(verified, plan, max(0, plan.scratch_bytes - SPARE_BYTES) * min(threads, plan.scratch_units))
         self.claims_at, self.chunks_at = plan.claims.ctypes.data, plan.chunks.ctypes.data  # asking each time takes microseconds
         self.launches = launches
         plan.args[plan.trap_slots] = trap_at
@@ -146,7 +146,7 @@ class HostRun(PlannedRun[HostPrepared]):
         walker = engine.walker
         with engine.running(whole):
             start_ns = time.monotonic_ns()
-            walker.reserve(plan.scratch_bytes)
+            walker.reserve(plan.scratch_bytes, kept_bytes=SPARE_BYTES)
             walker.order(limit_ns, stop, 0 if whole else engine.cut_after)
             walker.begin(self._ready.claims_at, self._ready.chunks_at)
             try:
@@ -308,7 +308,7 @@ class HostEngine(PlanningEngine[Call, Plan, HostPrepared]):
         return HostSpace(self, self._capacity)
 
     def _ready(self, verified: Verified, plan: Plan) -> HostPrepared:
-        return HostPrepared(verified, plan, self._launches(verified, plan), self.trap_at)
+        return HostPrepared(verified, plan, self._launches(verified, plan), self.trap_at, self.walker.threads)
 
     def _launches(self, verified: Verified, plan: Plan) -> Launches:
         """The kernels that the program brings, compiled. What they need besides is compiled when the first one comes."""

@@ -54,6 +54,7 @@ class Plan:
     cleared: list[tuple[int, int]]  # arena ranges (offset, size) that start as zeros
     n_buffers: int
     scratch_bytes: int
+    scratch_units: int  # that need so much; each is run by one thread
     calls: list[Call | WholeInstr]
     instructions: int
 
@@ -79,12 +80,13 @@ def make_plan(planned: Planned[Call]) -> Plan:
             args[int(starts[number]) + slot] += site_key(planned.places[number])
     parts, places, chunks, claims = _phases(planned, starts, args.ctypes.data)
     scratch = max((call.scratch_bytes for _, call in native), default=SCRATCH_BYTES)
+    units = sum(call.units for _, call in native if 2 * call.scratch_bytes > scratch)
     cleared = [(arena.offsets[b], temp_nbytes[b]) for b in planned.zeroed if b in arena.offsets]
     return Plan(
         args=args, pointer_slots=slots, pointer_bases=bases, pointer_offsets=offsets, trap_slots=np.array(traps, np.int64),
         scalar_slots=_scalars(native, starts), chunks=chunks, claims=claims, parts=parts, places=places, constants=planned.constants,
-        arena=arena, temp_nbytes=temp_nbytes, cleared=cleared, n_buffers=planned.n_buffers, scratch_bytes=scratch, calls=calls,
-        instructions=planned.instructions,
+        arena=arena, temp_nbytes=temp_nbytes, cleared=cleared, n_buffers=planned.n_buffers, scratch_bytes=scratch, scratch_units=units,
+        calls=calls, instructions=planned.instructions,
     )  # fmt: skip
 
 

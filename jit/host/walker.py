@@ -46,7 +46,7 @@ class Account:
 
 
 class Walker:
-    """Owns the helper threads. ``run`` is called by one thread at a time."""
+    """Owns the helper threads. ``run`` is called by one thread at a time. ``scratch_bytes``: of each thread."""
 
     def __init__(self, toolchain: Toolchain, threads: int) -> None:
         self.threads = min(threads, THREADS_MAX)
@@ -54,7 +54,7 @@ class Walker:
         self._words = self._block.data.view(np.int64)
         self._bytes = self._block.data.data
         self._never = self._block.address + 8 * STOP
-        self._scratch_bytes = 0
+        self.scratch_bytes = 0
         self.reserve(SCRATCH_BYTES)
         pointer, word = ctypes.c_void_p, ctypes.c_int64
         names = ("jit_walk", "jit_help", "jit_wake", "jit_stopped", "jit_cycles")
@@ -73,15 +73,15 @@ class Walker:
         for thread in self._helpers:
             thread.start()
 
-    def reserve(self, nbytes: int) -> None:
-        """At least this much scratch for every thread; between runs only."""
-        if nbytes <= self._scratch_bytes:
+    def reserve(self, nbytes: int, kept_bytes: int = NEVER) -> None:
+        """At least this much scratch for every thread; between runs only. ``kept_bytes``: what is beyond that and not needed goes."""
+        if nbytes <= self.scratch_bytes <= max(nbytes, kept_bytes):
             return
         blocks = [new_block(nbytes, nbytes) for _ in range(self.threads)]
         for number, block in enumerate(blocks):
             self._words[SCRATCH + number] = block.address
         self._scratch_blocks = blocks
-        self._scratch_bytes = nbytes
+        self.scratch_bytes = nbytes
 
     def order(self, limit_ns: int = 0, stop: Stop | None = None, claims: int = 0) -> None:
         """When the walks that follow stop: ``limit_ns`` after the start of the first, as ``stop`` says, after so many claims of the caller.

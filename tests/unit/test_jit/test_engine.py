@@ -77,6 +77,45 @@ def test_a_machine_with_less_memory_than_configured_is_out_of_memory() -> None:
     assert (capacity.used_bytes, space.resident_bytes, 1 in space) == (0, 0, False)
 
 
+def greatest(n: int, kept: int = 200) -> Verified:
+    """The ``kept`` greatest of one element that is repeated ``n`` times: keys for all of them are sorted in scratch memory."""
+    b = Builder()
+    x, y, i = b.external(F, (n,), (0,)), b.created(F, (kept,)), b.created(DType.I64, (kept,))
+    b.emit("topk", [y, i], [x], (0, 1))
+    program, dims, _ = b.finish()
+    return verify(program, dims)
+
+
+def test_much_scratch_memory_counts_as_workspace_and_is_not_kept() -> None:
+    engine = small("host", 128 << 20)
+    assert isinstance(engine, HostEngine)
+    assert engine.prepare(greatest(1 << 20)).workspace_bytes == 0
+    wide = engine.prepare(greatest(1 << 25))  # 512 MiB
+    assert wide.workspace_bytes >= 448 << 20
+    space = engine.open_space()
+    space.alloc(1, 4)
+    with pytest.raises(OutOfMemory):
+        space.run(wide, [], [1, 2, 3])
+    engine.walker.reserve(512 << 20)
+    space.run(engine.prepare(greatest(100, 1)), [], [1, 2, 3])
+    assert engine.walker.scratch_bytes <= 64 << 20
+
+
+@pytest.mark.parametrize("backend", ["host", "opencl"])
+def test_elements_that_the_reference_repeats_count_as_workspace(backend: str) -> None:
+    b = Builder()
+    x, y = b.external(DType.C64, (1 << 25, 33), (0, 0)), b.created(DType.C64, (1, 1))
+    b.emit("sum", y, [x])
+    program, dims, scalars = b.finish()
+    engine = small(backend)
+    prepared = engine.prepare(verify(program, dims))
+    assert prepared.workspace_bytes > 8 << 30
+    space = engine.open_space()
+    space.alloc(0, 8)
+    with pytest.raises(OutOfMemory):
+        space.run(prepared, scalars, [0, 1])
+
+
 @pytest.mark.parametrize("backend", ["host", "opencl"])
 def test_more_rows_than_blocks_have_numbers_are_refused(backend: str) -> None:
     """The number of a block is an i32: a block behind 2^31 would take its elements from before the buffer."""
