@@ -24,7 +24,7 @@ import numpy.typing as npt
 from jit.cache import ObjectCache
 from jit.compiling.process import CompileLimits, CompileProcess
 from jit.engine import EngineConfig, EngineInfo, Launch, MemoryUse, Number, Prepared, Stop
-from jit.errors import Interrupted
+from jit.errors import Interrupted, KernelRefused
 from jit.host.calls import Call, Lowering, supported
 from jit.host.schedule import levels_of
 from jit.host.simt.run import Grid, GridRunner, HostKernel, KernelCompiler, Region
@@ -33,11 +33,12 @@ from jit.host.toolchain import Toolchain
 from jit.host.walker import Walker
 from jit.kernels.launch import CHECKED, KernelLaunch
 from jit.memory import ALIGN_BYTES, Block, Capacity, SpaceMemory, new_block
-from jit.plan.calls import UserLaunch
+from jit.plan.calls import Fallback, UserLaunch
 from jit.plan.planner import Target
 from jit.prepared import SPARE_BYTES, PlannedProgram, PlannedRun, PlanningEngine
 from jit.runs import ByteSpace, LaunchTotals, check_begin
 from wis import reference
+from wis.cost import count_instr
 from wis.launches import KernelCall, addresses, kernel_call
 from wis.program import BoundInstr, Operand
 from wis.traps import NO_TRAP, site_key
@@ -47,6 +48,10 @@ __all__ = ["HostEngine"]
 
 _NOTHING: Final = new_block(0, ALIGN_BYTES)
 """The arena of a space that has had no temporaries: zero bytes, which are never read or written."""
+
+_LONGEST_NS: Final = 600_000_000_000
+_REFERENCE_NS: Final = 5.0
+"""Of an element-instruction that the reference executes, about."""
 
 Launches = Mapping[tuple[int, ...], HostKernel]
 """The compiled kernels of one program, by the attributes of its launches."""
@@ -274,6 +279,24 @@ class HostSpace(ByteSpace):
         return launch
 
 
+def _check_units(plan: Plan) -> None:
+    """Whether a run of the plan can be stopped in time: units are not divisible, and one may read one element any number of times.
+
+    Raises KernelRefused."""
+    for call in plan.calls:
+        if isinstance(call, Call):
+            name, ns = call.name, call.grain
+        elif isinstance(call, Fallback):
+            name, ns = call.instr.op.name, count_instr(call.instr) * _REFERENCE_NS
+        else:
+            continue
+        if ns > _LONGEST_NS:
+            raise KernelRefused(
+                f"{name}: a part that cannot be interrupted would take some {ns / 1e9:.0f} s, accepted are {_LONGEST_NS // 10**9} s; "
+                "make the operation smaller"
+            )
+
+
 class HostEngine(PlanningEngine[Call, Plan, HostPrepared]):
     """One CPU as a device. ``cut_after``: for tests, every piece of a run ends after so many claims of its caller (0: it does not).
 
@@ -308,6 +331,7 @@ class HostEngine(PlanningEngine[Call, Plan, HostPrepared]):
         return HostSpace(self, self._capacity)
 
     def _ready(self, verified: Verified, plan: Plan) -> HostPrepared:
+        _check_units(plan)
         return HostPrepared(verified, plan, self._launches(verified, plan), self.trap_at, self.walker.threads)
 
     def _launches(self, verified: Verified, plan: Plan) -> Launches:

@@ -86,6 +86,24 @@ def greatest(n: int, kept: int = 200) -> Verified:
     return verify(program, dims)
 
 
+@pytest.mark.parametrize("name", ["argmax", "scatter", "matmul", "sum"])
+def test_what_could_not_be_stopped_for_long_is_refused(name: str) -> None:
+    """A stop waits for a unit, and other sessions with it."""
+    n, b = 1 << 40, Builder()
+    if name == "matmul":
+        n >>= 6
+        b.emit(name, b.created(F, (64, 64)), [b.external(F, (64, n), (0, 0)), b.external(F, (n, 64), (0, 0))])
+    elif name == "scatter":
+        b.emit(name, b.external(F, (1,)), [b.const(1, F), b.external(DType.I64, (n,), (0,))], (0, 1))
+    elif name == "argmax":
+        b.emit(name, b.created(DType.I64, (1,)), [b.external(F, (n,), (0,))], (0,))
+    else:  # by the reference
+        b.emit(name, b.created(DType.C64, (1,)), [b.external(DType.C64, (n,), (0,))])
+    program, dims, _ = b.finish()
+    with pytest.raises(KernelRefused, match="cannot be interrupted"):
+        small("host").prepare(verify(program, dims))
+
+
 def test_much_scratch_memory_counts_as_workspace_and_is_not_kept() -> None:
     engine = small("host", 128 << 20)
     assert isinstance(engine, HostEngine)
