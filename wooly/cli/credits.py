@@ -13,6 +13,7 @@ from wooly.cli.group import CommandError, echo
 from wooly.cli.http import get_json, get_text, send_json
 from wooly.cli.options import billing_flag, json_flag
 from wooly.cli.output import Columns, print_items, print_json, print_table
+from wooly.cli.reports import leave_to_subcommand
 
 __all__ = ["credits_", "micro_of"]
 
@@ -63,7 +64,7 @@ def _of(tenant: str) -> str:
 @click.pass_context
 def credits_(context: click.Context, by: str, from_: str, to: str, as_csv: bool, billing: str, as_json: bool) -> None:
     """Show the credits used, from the event log; or give, limit and account for them."""
-    if context.invoked_subcommand is not None:
+    if leave_to_subcommand(context):
         return
     query = {"by": by, **({"from": from_} if from_ else {}), **({"to": to} if to else {})}
     if as_csv:

@@ -1,9 +1,10 @@
-"""Amounts of credits as people write them on the command line: exact, or refused."""
+"""Amounts of credits as people write them on the command line: exact, or refused; and flags that would mean nothing."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.support.command import Wooly
 from wooly.cli.credits import micro_of
 from wooly.cli.group import CommandError
 
@@ -28,3 +29,9 @@ def test_an_amount_is_read_exactly(text: str, micro: int) -> None:
 def test_what_is_no_amount_is_refused(text: str, says: str) -> None:
     with pytest.raises(CommandError, match=says):
         micro_of("AMOUNT", text)
+
+
+def test_flags_before_a_subcommand_are_refused(wooly: Wooly) -> None:
+    """Credits would be granted at another address than the one given."""
+    found = wooly("credits", "--billing", "http://127.0.0.1:1", "grant", "lab", "1", WOOLY_BILLING_URL="http://127.0.0.1:2")
+    assert (found.returncode, found.stderr) == (2, "wooly: give flags behind `grant`, not before it\n")
