@@ -126,26 +126,28 @@ def _states(account: dict[str, Any]) -> str:
 @click.option("--day", default=None, metavar="CREDITS", help="The most for a day (UTC); `none`: no limit.")
 @click.option("--month", default=None, metavar="CREDITS", help="The most for a month (UTC); `none`: no limit.")
 @click.option("--total", default=None, metavar="CREDITS", help="The most in all, beside what is granted (0: prepaid); `none`: no limit.")
-@click.option("--warn", default=80, show_default=True, metavar="PERCENT", help="The log says so at this part of it; 0: never.")
-@click.option("--stop", default=100, show_default=True, metavar="PERCENT", help="Batches are refused at this part of it; 0: never.")
+@click.option("--warn", "warn_percent", type=int, metavar="PERCENT", help="The log says so at this part of it; 0: never (default: 80).")
+@click.option("--stop", "stop_percent", type=int, metavar="PERCENT", help="Batches are refused at this part; 0: never (default: 100).")
 @billing_flag
 @json_flag
 def budget(
-    tenant: str | None, day: str | None, month: str | None, total: str | None, warn: int, stop: int, billing: str, as_json: bool
+    tenant: str | None, day: str | None, month: str | None, total: str | None, billing: str, as_json: bool, **percents: int | None
 ) -> None:
     """Show budgets, or set those of TENANT."""
     asked = {period: value for period, value in zip(_PERIODS, (day, month, total), strict=True) if value is not None}
     if asked and tenant is None:
         raise CommandError("whose budget? name the tenant: wooly credits budget TENANT --month CREDITS")
-    for period, value in asked.items():
-        limit = None if value.lower() == "none" else micro_of(f"--{period}", value)
-        body = {"limit_micro": limit, "warn_percent": warn, "stop_percent": stop}
-        send_json("PUT", billing, _ROOT + f"budgets/{_of(tenant or '')}/{period}", body, what=_WHAT)
+    given = {name: percent for name, percent in percents.items() if percent is not None}
+    if given and not asked:
+        raise CommandError("of which budget? give its limit too: --day, --month or --total CREDITS")
+    limits = {period: None if value.lower() == "none" else micro_of(f"--{period}", value) for period, value in asked.items()}
+    for period, limit in limits.items():
+        send_json("PUT", billing, _ROOT + f"budgets/{_of(tenant or '')}/{period}", {"limit_micro": limit, **given}, what=_WHAT)
     found = get_json(billing, _ROOT + ("budgets" if tenant is None else f"budgets/{_of(tenant)}"), what=_WHAT)["items"]
     amounts = {name: _micro(f"{name}_micro") for name in ("limit", "granted", "used", "left")}
-    percents = {"warns at": _percent("warn_percent"), "stops at": _percent("stop_percent")}
-    columns: Columns = {"tenant": "tenant", "period": "period", **amounts, **percents, "state": "state"}
-    print_items(found, found, columns, as_json=as_json, numbers=(*amounts, *percents), empty="there are no budgets")
+    parts = {"warns at": _percent("warn_percent"), "stops at": _percent("stop_percent")}
+    columns: Columns = {"tenant": "tenant", "period": "period", **amounts, **parts, "state": "state"}
+    print_items(found, found, columns, as_json=as_json, numbers=(*amounts, *parts), empty="there are no budgets")
 
 
 def _percent(field: str) -> Callable[[Any], str]:

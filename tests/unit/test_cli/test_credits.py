@@ -35,3 +35,12 @@ def test_flags_before_a_subcommand_are_refused(wooly: Wooly) -> None:
     """Credits would be granted at another address than the one given."""
     found = wooly("credits", "--billing", "http://127.0.0.1:1", "grant", "lab", "1", WOOLY_BILLING_URL="http://127.0.0.1:2")
     assert (found.returncode, found.stderr) == (2, "wooly: give flags behind `grant`, not before it\n")
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [(("--warn", "75"), "give its limit"), (("--stop", "0"), "give its limit"), (("--day", "5", "--month", "x"), "is not a number")],
+)
+def test_a_budget_is_set_as_asked_or_not_at_all(wooly: Wooly, asked: tuple[str, ...], says: str) -> None:
+    found = wooly("credits", "budget", "lab", *asked, WOOLY_BILLING_URL="http://127.0.0.1:1")
+    assert found.returncode == 2 and says in found.stderr
