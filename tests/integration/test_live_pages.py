@@ -116,6 +116,14 @@ def test_a_member_never_gets_another_tenants_rows(plane: Plane, admin: str, topi
         assert "globex" not in stream.text and "secret" not in stream.text
 
 
+@pytest.mark.parametrize("topic", ["node", "node.pair", "node.nowhere", "task"])
+def test_a_stream_about_no_single_thing_ends(plane: Plane, admin: str, topic: str) -> None:
+    for node in ("pair1", "pair2"):
+        plane.register(node)
+    with Stream(plane, topic, admin) as stream:
+        assert stream.message() is None and "event: gone" in stream.text
+
+
 def test_who_may_not_read_is_refused(plane: Plane, admin: str) -> None:
     with Stream(plane, "dashboard", "wk_" + "a" * 16 + "_" + "b" * 52) as stream:
         assert stream.status == 401

@@ -14,7 +14,7 @@ from scheduler.placement.view import OVERCOMMIT_NODE
 from scheduler.vram import PERCENT_MAX
 from services.controller.actions import GroupValues
 from services.controller.bodies import NewGroupBody
-from services.controller.errors import Invalid, NotThere, OutOfState, Stale
+from services.controller.errors import Ambiguous, Invalid, NotThere, OutOfState, Stale
 from services.controller.identity import caller_of
 from services.controller.lookup import find_node, node_revision
 from services.controller.parts import Ask, Parts, parts_of
@@ -190,8 +190,8 @@ def node_topic(parts: Parts, history: History) -> Topic:
 
     def render(scope: Scope, query: Mapping[str, str]) -> Patch:
         try:
-            shown = _one(parts, scope, query["topic"])
-        except NotThere:
+            shown = _one(parts, scope, query.get("topic", ""))
+        except (Ambiguous, NotThere):
             raise TopicEnded from None
         charts = _charts(history, shown, time.time())
         html = {"node-facts": ENVIRONMENT.get_template("nodes/facts.html").render(shown)}
