@@ -58,13 +58,18 @@ def print_items(
     numbers: Sequence[str] = (),
     optional: Sequence[str] = (),
     empty: str,
+    more: str = "",
 ) -> None:
-    """``answer`` as JSON, or a table with a row for each of its ``items``. The others as in ``print_table``."""
+    """``answer`` as JSON, or a table with a row for each of its ``items``. ``more`` says how to see those that are left out. The others as
+    in ``print_table``."""
     if as_json:
         print_json(answer)
         return
     rows = [[item[shown] if isinstance(shown, str) else shown(item) for shown in columns.values()] for item in items]
     print_table(list(columns), rows, numbers=numbers, optional=optional, empty=empty)
+    total = answer.get("total", 0) if isinstance(answer, dict) else 0
+    if total > len(items):
+        echo(f"{len(items)} of {total} are shown{more}")
 
 
 def columns_within(columns: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str], width: int) -> list[str]:

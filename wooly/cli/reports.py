@@ -198,9 +198,8 @@ def tasks(context: click.Context, /, controller: str, as_json: bool, **asked: An
         return
     found = get_json(controller, "/api/v1/tasks", {key: str(value) for key, value in asked.items() if value}, what=_WHAT)
     optional = ("VRAM MB", "gpus", "tenant", "prio")
-    print_items(found, found["items"], _TASK, as_json=as_json, numbers=("prio", "VRAM MB"), optional=optional, empty="no tasks")
-    if found["total"] > len(found["items"]) and not as_json:
-        echo(f"{len(found['items'])} of {found['total']} tasks; --limit shows more")
+    numbers, more = ("prio", "VRAM MB"), "; --limit shows more"
+    print_items(found, found["items"], _TASK, as_json=as_json, numbers=numbers, optional=optional, empty="no tasks", more=more)
 
 
 _TASK: Final[Columns] = {

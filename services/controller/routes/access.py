@@ -74,7 +74,7 @@ Moment = Annotated[str | None, Parameter(description="a time such as 2030-01-31T
 
 
 @get("/api/v1/tenants", summary="List the tenants that the caller may see", action="tenant.read", responses=problems())
-async def tenants(request: Ask, limit: Limit = 1_000, offset: Offset = 0) -> Json:
+async def tenants(request: Ask, limit: Limit = 10_000, offset: Offset = 0) -> Json:
     view = await parts_of(request).fresh_access()
     return page(visible_tenants(view, caller_of(request)), limit, offset, tenant_answer)
 
@@ -110,7 +110,7 @@ async def patch_tenant(request: Ask, tenant: TenantId, data: TenantBody, if_matc
 
 
 @get("/api/v1/quotas", summary="List quotas of the tenants that the caller may see", action="tenant.read", responses=problems())
-async def quotas(request: Ask, tenant: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
+async def quotas(request: Ask, tenant: str | None = None, limit: Limit = 10_000, offset: Offset = 0) -> Json:
     """``used`` null: it is not reported. Rates say what is used of ``limit`` now."""
     parts, caller = parts_of(request), caller_of(request)
     await parts.projection.caught_up()
@@ -131,7 +131,7 @@ async def erase_tenant(request: Ask, tenant: TenantId) -> Json:
 
 
 @get("/api/v1/users", summary="List the users that the caller may see", action="user.read", responses=problems())
-async def users(request: Ask, tenant: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
+async def users(request: Ask, tenant: str | None = None, limit: Limit = 10_000, offset: Offset = 0) -> Json:
     view = await parts_of(request).fresh_access()
     return page(visible_users(view, caller_of(request), tenant), limit, offset, user_answer)
 
@@ -183,7 +183,7 @@ async def delete_totp(request: Ask, user: UserId) -> Json:
 
 
 @get("/api/v1/keys", summary="List the caller's keys; for admins also those of others", action="key.read", responses=problems())
-async def keys(request: Ask, tenant: str | None = None, user: str | None = None, limit: Limit = 1_000, offset: Offset = 0) -> Json:
+async def keys(request: Ask, tenant: str | None = None, user: str | None = None, limit: Limit = 10_000, offset: Offset = 0) -> Json:
     view = await parts_of(request).fresh_access()
     found = visible_keys(view, caller_of(request), tenant=tenant, user=user)
     return page(found, limit, offset, lambda key: key_answer(view, key, time.time_ns()))

@@ -43,7 +43,7 @@ async def nodes(
     node_state: Annotated[State | None, Parameter(query="state")] = None,
     group: Name = None,
     sort: Annotated[Literal["id", "-id", "name", "-name"], Parameter(description="sort key; with - before it: descending")] = "id",
-    limit: Limit = 1_000,
+    limit: Limit = 10_000,
     offset: Offset = 0,
 ) -> Json:
     """``total``: the number of matches on all pages."""
@@ -127,7 +127,7 @@ async def groups(
     request: Ask,
     search: Search = "",
     empty: Annotated[bool | None, Parameter(description="only groups without a node (true) or with one (false)")] = None,
-    limit: Limit = 1_000,
+    limit: Limit = 10_000,
     offset: Offset = 0,
 ) -> Json:
     """``total``: the number of matches on all pages."""

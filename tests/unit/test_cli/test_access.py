@@ -16,6 +16,7 @@ from services.kit.access.tokens import make_key
 from tests.support.command import Wooly
 from tests.support.plane import Plane
 from wooly import credentials
+from wooly.cli.output import print_items
 from wooly.config import Config, load
 from wooly.errors import ConfigError
 from wooly.rest import Credentials, open_url
@@ -154,3 +155,19 @@ def test_the_key_goes_only_where_it_was_asked_to() -> None:
         finally:
             server.shutdown()
     assert _Elsewhere.seen == [f"Bearer {ADMIN}"]
+
+
+def test_lists_are_whole(wooly: Wooly, controller: str) -> None:
+    """Sixty tenants have more than a thousand quotas."""
+    asked = Credentials(api_key=ADMIN)
+    for number in range(60):
+        body = json.dumps({"id": f"one-of-many-{number}"}).encode()
+        headers = {"Content-Type": "application/json"}
+        open_url(f"{controller}/api/v1/tenants", asked, method="POST", data=body, headers=headers, timeout_s=10).close()
+    found = json.loads(wooly("quotas", "--json", CONTROLLER_URL=controller, WOOLY_API_KEY=ADMIN).stdout)
+    assert len(found["items"]) == found["total"] > 1000
+
+
+def test_a_list_says_what_it_leaves_out(capsys: pytest.CaptureFixture[str]) -> None:
+    print_items({"items": [{"id": "a"}], "total": 3}, [{"id": "a"}], {"key": "id"}, as_json=False, empty="no keys", more="; ask for more")
+    assert capsys.readouterr().out.splitlines()[-1] == "1 of 3 are shown; ask for more"
