@@ -16,15 +16,18 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from billing.projection import MINUTE_NS
 from bus_schemas.events import DeviceAccounted, Event, UsageRecorded
 from services.billing.projection import BillingProjection
+from services.controller.web.billing import BillingClient
 from services.kit.bus import connect
 from services.kit.nats_server import NatsServer
 from services.kit.process import free_port
 from tests.support.billing import BillingProcess
+from tests.support.command import command_in
 from tests.support.node import until, until_async
 from tests.support.plane import Controller
 from tests.support.stack import plain_environment
@@ -205,6 +208,36 @@ def test_a_relayed_request_waits_for_the_bus_as_billing_does(nats: NatsServer, t
         nats.start()
         assert asked.result().json["items"] == []
     assert controller.stop() == billing.end(signal.SIGTERM) == 0
+
+
+def test_a_verification_may_take_long(nats: NatsServer, tmp_path: Path) -> None:
+    """Longer than other requests, for it reads the whole log; also where a controller relays it."""
+    publish(nats.url, facts(1, 5))
+    billing = Billing(nats.url, tmp_path)
+    billing.process.send_signal(signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as asking:
+        began_s = time.monotonic()
+        asked = asking.submit(command_in(tmp_path), "billing", "verify", WOOLY_BILLING_URL=billing.url)
+        until(lambda: asked.done() or time.monotonic() - began_s > 14, "a long verification")
+        billing.process.send_signal(signal.SIGCONT)
+        assert asked.result().returncode == 0, asked.result().stderr
+    assert billing.end(signal.SIGTERM) == 0
+
+    reads_s: list[float] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        reads_s.append(request.extensions["timeout"]["read"])
+        return httpx.Response(200)
+
+    async def relayed() -> None:
+        async with BillingClient("http://billing.example") as client:
+            await client._http.aclose()
+            client._http = httpx.AsyncClient(base_url=client.url, transport=httpx.MockTransport(answer), timeout=1.0)
+            for path in ("verify", "ledger"):
+                await client.send_raw("GET", f"/api/v1/billing/{path}")
+
+    asyncio.run(relayed())
+    assert reads_s[0] >= 600 and reads_s[1] == 1
 
 
 def test_it_is_ready_only_when_the_log_is_applied(tmp_path: Path) -> None:

@@ -55,6 +55,8 @@ Step = Literal["minute", "hour", "day"]
 _BILLING = "billing/"
 _JOURNAL_S = 30.0
 """How long the controller may read a task's journals, beside the client's own limit of time."""
+_VERIFY_S = 600.0
+"""The same of billing and the whole log."""
 
 
 def _part(name: str) -> str:
@@ -314,7 +316,7 @@ class Client:
 
     def verify(self) -> Verification:
         """Recompute the whole bill from the log and compare. Only without a tenant."""
-        return self._read(_BILLING + "verify", Verification, _JOURNAL_S, {})
+        return self._read(_BILLING + "verify", Verification, _VERIFY_S, {})
 
     def prices(self) -> Tiers:
         """Prices by tier, now and over time."""

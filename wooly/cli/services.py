@@ -234,6 +234,8 @@ def runner() -> None:
 
 _PATH = "/api/v1/billing/credits"
 _WHAT = "billing service"
+_VERIFY_S: Final = 600.0
+"""The whole log is read: some ten thousand messages a second."""
 
 
 def bill_lines(address: str) -> Iterator[str]:
@@ -255,7 +257,7 @@ def billing(context: click.Context) -> None:
 @json_flag
 def verify(billing: str, as_json: bool) -> None:
     """Recompute the whole bill from the log and compare; a difference is an error."""
-    result = get_json(billing, "/api/v1/billing/verify", what=_WHAT)
+    result = get_json(billing, "/api/v1/billing/verify", what=_WHAT, timeout_s=_VERIFY_S)
     if as_json:
         print_json(result)
     elif result["ok"]:

@@ -21,6 +21,9 @@ _PAGE_TIMEOUT_S: Final = 5.0
 _TIMEOUT: Final = httpx.Timeout(5.0, read=2 * ELECTION_S + 5.0)
 """Other requests: billing itself waits for the bus, and then for what it wrote, so a shorter wait here would call it unavailable, and a
 change that it is making failed."""
+_VERIFY: Final = "/api/v1/billing/verify"
+_VERIFY_TIMEOUT: Final = httpx.Timeout(5.0, read=600.0)
+"""It reads the whole log."""
 _MEDIA: Final = "application/json"
 
 
@@ -95,6 +98,8 @@ class BillingClient:
         """One request as given, nothing added; the answer whatever its status. Raises Unreachable."""
         if not self.url:
             raise Unreachable("This controller does not know where billing is: start it with WOOLY_BILLING_URL set.")
+        if path == _VERIFY:
+            more["timeout"] = _VERIFY_TIMEOUT
         try:
             return await self._http.request(method, path, **more)
         except httpx.HTTPError as error:
