@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import click
@@ -10,7 +11,7 @@ from msgspec import UNSET
 from wooly import config as configuration
 from wooly.api import Client
 from wooly.api.answers import Group, Task
-from wooly.cli.group import CommandError, echo
+from wooly.cli.group import EXIT_ERROR, CommandError, echo
 from wooly.cli.http import get_json
 from wooly.cli.options import controller_flag, json_flag
 from wooly.cli.output import Columns, bytes_text, print_items, print_json, print_table
@@ -37,11 +38,22 @@ def _client(controller: str) -> Client:
 @click.command(name="cancel")
 @click.argument("task", nargs=-1, required=True)
 @controller_flag
-def cancel_task(task: tuple[str, ...], controller: str) -> None:
+def cancel_task(task: tuple[str, ...], controller: str) -> int:
     """End tasks, waiting or running."""
-    for name in task:
-        _client(controller).cancel(name)
-        echo(f"{name} is cancelled")
+    client = _client(controller)
+    return _each(task, client.cancel, lambda _: "is cancelled")
+
+
+def _each(names: tuple[str, ...], change: Callable[[str], Task], said: Callable[[Task], str]) -> int:
+    """Change each task and say so; one that is refused does not keep the others from it. The exit code."""
+    code = 0
+    for name in names:
+        try:
+            echo(f"{name} {said(change(name))}")
+        except ApiError as error:
+            echo(f"wooly: {error}", err=True)
+            code = EXIT_ERROR
+    return code
 
 
 def _goes_to(task: Task) -> str:
@@ -52,10 +64,10 @@ def _goes_to(task: Task) -> str:
 @click.argument("task", nargs=-1, required=True)
 @click.option("--to", default="", metavar="NODE", help="Where it shall run; without it, on any other node.")
 @controller_flag
-def move_task(task: tuple[str, ...], to: str, controller: str) -> None:
+def move_task(task: tuple[str, ...], to: str, controller: str) -> int:
     """Have running tasks run on another node; their scripts continue there."""
-    for name in task:
-        echo(f"{name} goes to {_goes_to(_client(controller).move(name, to))}")
+    client = _client(controller)
+    return _each(task, lambda name: client.move(name, to), lambda found: f"goes to {_goes_to(found)}")
 
 
 @click.command(name="priority")
