@@ -240,6 +240,8 @@ def other_ways(cluster: Cluster) -> str:
     names = [f"{array}_{number}" for number in (1, 2, 3)]
     until(lambda: all(cluster.slurm.output(name) for name in names), "the array has run")
     assert len({cluster.slurm.output(name) for name in names}) == 3
+    for name in names:
+        assert cluster.slurm.show(name, "admin_comment").endswith(cluster.slurm.output(name).strip()), "each element shows its own"
     gres = cluster.slurm.sbatch('echo "$WOOLY_TASK_ID"', options=("--gres=woolyai_vram:123",))
     cluster.until_state(gres, "COMPLETED")
     task = cluster.reservation(gres)

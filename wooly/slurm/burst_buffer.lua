@@ -188,14 +188,26 @@ local function slurm_command(...)
     return words({ "env", "SLURM_TIME_FORMAT=%s", "SLURM_CONF=" .. here .. "/slurm.conf", ... })
 end
 
--- Submit time (s), state, priority (0: held), user, account and name of a job; nil when Slurm does not answer. For the child process: slurmctld itself would
--- wait for its own locks.
+local function squeue(job, format, on_line)
+    run(slurm_command("squeue", "--noheader", "--states=all", "--jobs=" .. job, "--format=" .. format), on_line)
+end
+
+-- Submit time (s), state, priority (0: held), user, account and name of a job, and `alone`, what commands call it by; nil when Slurm does
+-- not answer. The last element of an array has the id of the array, and by that commands show and change all elements; names and accounts
+-- have lines of the users' choice. For the child process: slurmctld itself would wait for its own locks.
 local function job_facts(job)
-    local facts
-    run(slurm_command("squeue", "--noheader", "--states=all", "--jobs=" .. job, "--format=%V|%T|%Q|%u|%a|%j"), function(line)
+    local alone, facts
+    squeue(job, "%A|%i", function(line)
+        local id, shown = line:match("^(%d+)|([%d_+]+)$")
+        alone = id == tostring(job) and shown or alone
+    end)
+    if not alone then
+        return nil
+    end
+    squeue(alone, "%V|%T|%Q|%u|%a|%j", function(line)
         local submitted_s, state, priority, user, account, name = line:match("^(%d+)|([%u_]+)|(%d+)|([^|]*)|([^|]*)|(.*)$")
         if submitted_s and not facts then
-            facts = { submitted_s = submitted_s, state = state, priority = priority, user = user, account = account, name = name }
+            facts = { alone = alone, submitted_s = submitted_s, state = state, priority = priority, user = user, account = account, name = name }
         end
     end)
     return facts
@@ -260,7 +272,7 @@ local function placed(job, script, wait_s)
         given[#given + 1] = flag
     end
     local out = path .. OUT
-    local code, last = wooly(config, given, function(line) say(job, line) end, out)
+    local code, last = wooly(config, given, function(line) say(facts.alone, line) end, out)
     local printed = content(out) or ""
     os.remove(out)
     if code ~= 0 then
@@ -273,7 +285,7 @@ local function placed(job, script, wait_s)
     for line in printed:gmatch("[^\n]+") do
         variables[#variables + 1] = line
     end
-    say(job, "wooly: reservation " .. task)
+    say(facts.alone, "wooly: reservation " .. task)
     if not store(path, table.concat(variables, "\n") .. "\n") then
         return nil, "wooly: " .. path .. " cannot be written; see the disk of StateSaveLocation"
     end
@@ -381,7 +393,7 @@ function slurm_bb_job_teardown(job_id, job_script, hurry)
     end
     local config, facts = settings(), job_facts(job_id)
     if os.remove(path .. AGAIN) and facts and facts.state == "PENDING" then
-        run("sleep 1; " .. slurm_command("scontrol", "release", job_id), function() end)
+        run("sleep 1; " .. slurm_command("scontrol", "release", facts.alone), function() end)
         return slurm.SUCCESS
     end
     if facts and facts.state == "PENDING" and facts.priority ~= "0" and submitted_of(path) == facts.submitted_s then
@@ -402,7 +414,9 @@ function slurm_bb_job_teardown(job_id, job_script, hurry)
     end
     os.remove(path)
     os.remove(path .. OUT) -- of a command that was killed
-    say(job_id, "wooly: released " .. task) -- and Slurm considers a job anew that it has queued again after slurm_bb_pre_run
+    if facts then
+        say(facts.alone, "wooly: released " .. task) -- and Slurm considers a job anew that it has queued again after slurm_bb_pre_run
+    end
     return slurm.SUCCESS
 end
 

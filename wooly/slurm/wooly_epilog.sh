@@ -7,8 +7,9 @@ folder=$(dirname "$0")
 value() {
     sed -n "s/^[[:space:]]*$1[[:space:]]*=[[:space:]]*\(.*[^[:space:]]\)[[:space:]]*\$/\1/p" "$folder/wooly.conf" 2>/dev/null | head -n 1
 }
-task=$(squeue --noheader --states=all --jobs="${SLURM_JOB_ID:-0}" --Format=admin_comment:200 2>/dev/null |
-    sed -n 's/^wooly: reservation \([A-Za-z0-9_-]\{1,64\}\) *$/\1/p' | head -n 1)
+# Of the id of an array squeue shows all elements.
+task=$(squeue --noheader --states=all --jobs="${SLURM_JOB_ID:-0}" --Format=jobid:20,admin_comment:200 2>/dev/null |
+    sed -n "s/^${SLURM_JOB_ID:-0}  *wooly: reservation \([A-Za-z0-9_-]\{1,64\}\) *\$/\1/p" | head -n 1)
 if [ -n "$task" ]; then
     key=$(value key_file)
     [ -z "$key" ] || WOOLY_API_KEY=$(cat "$key" 2>/dev/null)

@@ -204,8 +204,9 @@ class Site:
         (self.folder / "wooly.conf").write_text("\n".join(text))
 
     def job(self, state: str, user: str, account: str, name: str, submitted_s: int = 1795000000, priority: int = 0) -> None:
-        (self.folder / "job").write_text(f"{submitted_s}|{state}|{priority}|{user}|{account}|{name}\n")
-        self.stand_in("squeue", f"cat {self.folder}/job")
+        (self.folder / "42").write_text(f"{submitted_s}|{state}|{priority}|{user}|{account}|{name}\n")
+        (self.folder / "ids").write_text("42|42\n")
+        self.stand_in("squeue", f'case $4 in *%i) cat {self.folder}/ids ;; *) cat {self.folder}/${{3#--jobs=}} ;; esac')
 
     def answer(self, body: str) -> None:
         self.stand_in("wooly", f'echo "$WOOLY_API_KEY $WOOLY_TLS_CA $HOME" > {self.folder}/environment\n{body}')
@@ -294,6 +295,24 @@ def test_a_restarted_slurmctld_keeps_the_reservation_and_a_reused_id_has_another
     assert site.call("slurm_bb_job_teardown", str(site.script), "true") == 0 and site.given("wooly")[:2] == ["release", first]
     site.job("PENDING", "alice", "", "other", submitted_s=1795000007)
     assert task().startswith("lab-42-1795000007-")
+
+
+def test_the_element_with_the_id_of_its_array_is_not_taken_for_another(site: Site) -> None:
+    site.setup()
+    assert site.call("slurm_bb_data_in", str(site.script)) == 0
+    task = site.given("wooly")[2]
+    (site.folder / "ids").write_text("43|42_1\n42|42_2\n")
+    (site.folder / "42").write_text("1795000000|PENDING|7|alice||n\n1795000000|TIMEOUT|7|alice||n\n")
+    (site.folder / "42_2").write_text("1795000000|TIMEOUT|7|alice||n\n1795000000|PENDING|7|mallory||n\n")
+    site.given("scontrol")
+    assert site.call("slurm_bb_pre_run", str(site.script)) == 0
+    assert site.given("scontrol")[-3:] == ["update", "JobId=42_2", f"AdminComment=wooly: reservation {task}"]
+    site.given("wooly")
+    assert site.call("slurm_bb_job_teardown", str(site.script), "true") == 0
+    assert site.given("wooly") == ["release", task, "--reason", "Slurm job 42 TIMEOUT"], "another element waits, not this one"
+    assert site.given("scontrol") == ["update", "JobId=42_2", f"AdminComment=wooly: released {task}"]
+    (site.folder / "ids").write_text("43|42_1\n")
+    assert site.setup()[0] == -1
 
 
 def test_pipes_of_the_parent_do_not_count(site: Site) -> None:
@@ -385,10 +404,10 @@ def test_the_task_prolog_switches_the_device_on_for_those_who_ask(site: Site) ->
 
 @pytest.mark.parametrize(("answer", "code"), [("exit 0", 0), ("exit 75", 0), ("kill -9 $$", 0)])
 def test_the_epilog_releases_and_never_fails(site: Site, answer: str, code: int) -> None:
-    site.stand_in("squeue", "echo 'wooly: reservation lab-42-1-2      '")
+    site.stand_in("squeue", "echo '43  wooly: reservation lab-43-1-2  '; echo '42  wooly: reservation lab-42-1-2      '")
     site.answer(answer)
     assert prolog(site, "wooly_epilog.sh").returncode == code
     assert site.given("wooly") == ["release", "lab-42-1-2", "--reason", "Slurm job 42"]
     for comment in ("wooly: waiting for a place", "wooly: reservation a; touch hacked", ""):
-        site.stand_in("squeue", f"echo '{comment}'")
+        site.stand_in("squeue", f"echo '42  {comment}'")
         assert prolog(site, "wooly_epilog.sh").returncode == 0 and site.given("wooly") == []
