@@ -285,6 +285,7 @@ class Reconciler:
                 await call(client.drain, action.node)
             case Resume():
                 await call(client.resume, action.node)
+                self._poked.set()
             case Overcommit():
                 await call(lambda: client.configure_node(action.node, overcommit_vram_percent=action.percent))
 

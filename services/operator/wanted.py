@@ -341,28 +341,29 @@ def _orphans(seen: Observed) -> Iterator[Action]:
 
 
 def _nodes(seen: Observed, pool: GpuPool) -> Iterator[Action]:
-    """Cordoned Kubernetes nodes are drained, and resumed later if the operator drained them; it says so in the pool's status before it
-    drains, and after it resumed."""
+    """Cordoned Kubernetes nodes are drained, and resumed later if the operator drained them, also when they belong to another pool then.
+    The pool's status says so: a node is drained only once that is read from it, and removed from it only once it is seen resumed."""
     if seen.answers is None:
         return
     drained = pool.drained
     for node in seen.nodes:
-        server = seen.answers.nodes.get(node.name)
-        if server is None or not pool.has(node):
+        server, ours = seen.answers.nodes.get(node.name), node.name in pool.drained
+        if server is None or not (ours or pool.has(node)):
             continue
-        if pool.overcommit_percent is not None and server.overcommit_percent != pool.overcommit_percent:
+        if pool.has(node) and pool.overcommit_percent is not None and server.overcommit_percent != pool.overcommit_percent:
             yield Overcommit(node.name, pool.overcommit_percent)
-        ours = node.name in drained
         if node.cordoned and not server.drained:
-            if not ours:
+            if ours:
+                yield Drain(node.name)
+            else:
                 drained = (*drained, node.name)
-                yield PoolStatus(pool.name, drained)
-            yield Drain(node.name)
         elif ours and not node.cordoned:
             if server.drained:
                 yield Resume(node.name)
-            drained = tuple(name for name in drained if name != node.name)
-            yield PoolStatus(pool.name, drained)
+            else:
+                drained = tuple(name for name in drained if name != node.name)
+    if drained != pool.drained:
+        yield PoolStatus(pool.name, drained)
 
 
 def daemon_set(seen: Observed, pool: GpuPool) -> Json:

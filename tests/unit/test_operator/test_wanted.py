@@ -213,10 +213,10 @@ def node(cordoned: bool) -> KubeNode:
     ("cordoned", "drained", "recorded", "does"),
     [
         (False, False, (), []),
-        (True, False, (), [PoolStatus("a100", ("n1",)), Drain("n1")]),
-        (True, False, ("n1",), [Drain("n1")]),  # it was recorded, and the operator ended before it drained
+        (True, False, (), [PoolStatus("a100", ("n1",))]),  # it is drained once it is recorded
+        (True, False, ("n1",), [Drain("n1")]),
         (True, True, ("n1",), []),
-        (False, True, ("n1",), [Resume("n1"), PoolStatus("a100", ())]),
+        (False, True, ("n1",), [Resume("n1")]),  # it stays recorded until it is resumed
         (False, True, (), []),  # a person drained it
         (True, True, (), []),  # likewise; it stays drained when the node is uncordoned
         (False, False, ("n1",), [PoolStatus("a100", ())]),
@@ -228,6 +228,15 @@ def test_cordoned_nodes_are_drained_and_only_those_are_resumed(
     pool = msgspec.structs.replace(POOL, drained=recorded)
     seen = replace(SEEN, pods=(), pools=(pool,), nodes=(node(cordoned),), answers=Answers({}, {}, {"n1": WoolyNode("n1", drained)}))
     assert [one for one in wanted(seen) if not isinstance(one, Apply)] == does
+
+
+def test_a_node_that_moves_to_another_pool_while_it_is_cordoned_is_resumed_by_the_one_that_drained_it() -> None:
+    old = msgspec.structs.replace(POOL, node_selector={"gpu": "v100"}, drained=("n1",), overcommit_percent=50)
+    new = msgspec.structs.replace(POOL, name="new")
+    for cordoned, drained, does in ((True, True, []), (False, True, [Resume("n1")]), (False, False, [PoolStatus("a100", ())])):
+        answers = Answers({}, {}, {"n1": WoolyNode("n1", drained)})
+        seen = replace(SEEN, pods=(), pools=(old, new), nodes=(node(cordoned),), answers=answers)
+        assert [one for one in wanted(seen) if not isinstance(one, Apply)] == does
 
 
 def test_nodes_get_the_overcommit_of_their_pool() -> None:
