@@ -222,17 +222,18 @@ class _State:
 def _pod(seen: Observed, pod: Pod) -> Iterator[Action]:
     policy = next((one for one in seen.policies if pod.namespace in one.namespaces), None)
     task, wish = _reservation(seen, pod), Wish(0)
+    state = _over(pod, task) if pod.over else _started(seen, pod, task)
+    waits = pod.gate is not None and not pod.over
     held = seen.mirrors.get((pod.namespace, pod.name), {})
     if held.get("podUID") != pod.uid:
         held = {}  # of an earlier pod of this name
     try:
         wish = wish_of(pod.annotations)
-        if pod.over:
-            state = _over(pod, task)
-        else:
-            state = _started(seen, pod, task) if pod.gate is None else _gated(seen, pod, policy, wish, task, held)
+        if waits:
+            state = _gated(seen, pod, policy, wish, task, held)
     except Invalid as error:
-        state = _State("Refused", Reason(str(error), "correct it; of a pod: delete the pod and create it anew"))
+        if waits:
+            state = _State("Refused", Reason(str(error), "correct it; of a pod: delete the pod and create it anew"))
     status = {
         "phase": state.phase,
         "node": state.node or (held.get("node", "") if pod.gate is None else ""),

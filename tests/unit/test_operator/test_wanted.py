@@ -147,6 +147,15 @@ def test_a_pod_that_has_ended_gives_its_reservation_back(phase: str, failed: boo
     assert (release.task, release.failed, release.reason, release.check) == (TASK, failed, pod.failure, False)
 
 
+def test_annotations_that_were_made_wrong_later_hold_no_reservation_of_a_pod_that_has_ended() -> None:
+    wrong = {"woolyai.com/pod-vram": "much"}
+    seen = replace(SEEN, answers=answers(Reservation(TASK, "acme", "atlas")))
+    for phase in ("Running", "Succeeded"):
+        actions = wanted(replace(seen, pods=(replace(POD, phase=phase, gate=None, annotations=wrong),)))
+        (mirror,) = of(Mirror, actions)
+        assert (mirror.status["phase"], len(of(Release, actions))) == {"Running": ("Running", 0), "Succeeded": ("Completed", 1)}[phase]
+
+
 def test_a_gated_pod_that_is_deleted_gives_its_reservation_back() -> None:
     seen = replace(SEEN, pods=(replace(POD, deleted=True),), answers=answers(Reservation(TASK, "acme")))
     assert [one.task for one in of(Release, wanted(seen))] == [TASK]
