@@ -39,6 +39,8 @@ _RESTARTS_WITHIN_S: Final = 30.0
 _PAUSE_S: Final = 0.2
 _STOP_S: Final = 20.0
 _TAIL_BYTES: Final = 3000
+_OF_CLIENTS: Final = ("WOOLY_API_KEY", "WOOLY_API_KEY_FILE")
+"""A key of the person who starts the stack, perhaps for another one: no service is that person."""
 
 
 class Child:
@@ -48,7 +50,7 @@ class Child:
         self.name = name
         self._module = module
         self._log_path = folder / f"{name}.log"
-        self._env = child_environment(**env, **{DIE_WITH_PARENT: None})
+        self._env = child_environment(**{**dict.fromkeys(_OF_CLIENTS), **env, DIE_WITH_PARENT: None})
         self._process: subprocess.Popen[bytes] | None = None
         self._starts: deque[float] = deque(maxlen=_RESTARTS_MAX)
         self._log = get_logger()

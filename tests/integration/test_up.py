@@ -106,6 +106,13 @@ def test_a_folder_in_use_is_refused_before_its_store_is_opened(tmp_path: Path) -
         assert stack.get("controller", "/api/v1/nodes")["items"][0]["state"] == "ready"
 
 
+@pytest.mark.parametrize("arguments", [(), ("--secure",)])
+def test_a_key_of_the_person_who_starts_it_is_not_that_of_its_services(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    key = f"wk_{'a' * 16}_{'b' * 52}"
+    with EmbeddedStack(tmp_path, *arguments, WOOLY_BACKEND="reference", WOOLY_API_KEY=key) as stack:
+        assert stack.addresses["node"]
+
+
 def test_a_placed_task_runs_where_the_controller_says(tmp_path: Path) -> None:
     with EmbeddedStack(tmp_path, WOOLY_BACKEND="reference") as stack:
         session = connect(stack, controller_url=stack.addresses["controller"], required_vram_mb=64, tenant="team")
