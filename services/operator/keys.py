@@ -1,6 +1,8 @@
 """API keys for pods: the token of a pod's service account, issued for audience ``wooly``, is exchanged for a key of the tenant of its
 namespace, so that no pod is given a secret. A key is good for a week, longer than most jobs run, and is given to all pods of a namespace
-that ask within an hour: each new key is an event in the log. Source: the Kubernetes reference of TokenReview (authentication.k8s.io/v1).
+that ask within an hour, unless it is revoked: each new key is an event in the log.
+
+Source: the Kubernetes reference of TokenReview (authentication.k8s.io/v1).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from services.operator.admission import AUDIENCE
 from services.operator.objects import TenantPolicy
 from services.operator.watching import API_ERRORS
 from wooly.api import Client
-from wooly.errors import WoolyError
+from wooly.errors import ApiError, WoolyError
 
 __all__ = ["Keys", "NoKey"]
 
@@ -44,8 +46,8 @@ class Away(NoKey):
 
 
 class Keys:
-    def __init__(self, kube: AsyncClient, policies: Callable[[], tuple[TenantPolicy, ...]], wooly: Callable[[], Client | None]) -> None:
-        """``wooly()``: the controller, asked with a key that may make others; None while it is not known."""
+    def __init__(self, kube: AsyncClient, policies: Callable[[], tuple[TenantPolicy, ...]], wooly: Callable[[str], Client | None]) -> None:
+        """``wooly(key)``: the controller, asked with that key; empty: with one that may make others. None while it is not known."""
         self._kube = kube
         self._policies = policies
         self._wooly = wooly
@@ -76,9 +78,9 @@ class Keys:
         """Raises Away."""
         now_s = time.monotonic()
         key, until_s = self._held.get((namespace, tenant), ("", 0.0))
-        if now_s < until_s:
+        if now_s < until_s and await asyncio.to_thread(self._is_good, key):
             return key
-        client = self._wooly()
+        client = self._wooly("")
         if client is None:
             raise Away("the operator has found no WoolyCluster yet; repeat it")
         title = f"pods of namespace {namespace}"
@@ -89,3 +91,13 @@ class Keys:
             raise Away(f"the controller makes no key: {error}") from None
         self._held[namespace, tenant] = made.key, now_s + _GIVEN_S
         return made.key
+
+    def _is_good(self, key: str) -> bool:
+        """Whether the controller knows the key; while it does not answer, it may. Blocks."""
+        try:
+            client = self._wooly(key)
+            return client is None or bool(client.identity())
+        except ApiError as error:
+            return error.status != 401
+        except WoolyError:
+            return True

@@ -205,11 +205,11 @@ class Reconciler:
 
     # -- the controller ----------------------------------------------------------------------------------------------------------------
 
-    def wooly(self) -> Client | None:
-        """None while its address is not known."""
+    def wooly(self, key: str = "") -> Client | None:
+        """The controller, asked with ``key`` (empty: the operator's); None while its address is not known."""
         settings, cluster = self._settings, self._kube.cluster
         url = settings.controller_url or (cluster.controller_url if cluster is not None else "")
-        return Client(url, api_key=settings.api_key, ca=settings.tls_ca, insecure=settings.insecure) if url else None
+        return Client(url, api_key=key or settings.api_key, ca=settings.tls_ca, insecure=settings.insecure) if url else None
 
     def _ask(self, client: Client, now_s: float) -> Answers:
         """Blocks. Raises WoolyError."""

@@ -115,6 +115,7 @@ class Cluster:
         self.bus = bus
         self.port = free_port()
         self.operators: dict[str, ForkedProcess] = {}
+        self.admin = ""  #: key of an administrator of the controller; empty: it needs none
 
     def start(self, name: str, port: int = 0, **environment: str) -> None:
         given = plain_environment(
@@ -363,6 +364,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with FakeKube(folder / "kube") as server, SecureStack(folder, WOOLY_DEVICE_VRAM_MB="1024", WOOLY_DEVICE_THREADS="1") as stack:
         stack.tenant("acme")
         found = Cluster(folder, Kube(server), stack.addresses["controller"], stack.addresses["nats"])
+        found.admin = stack.admin
         furnish(found)
         try:
             found.start("one", found.port, WOOLY_API_KEY=stack.admin, WOOLY_TLS_CA=str(stack.ring.ca))
@@ -408,6 +410,12 @@ def test_a_pod_exchanges_its_token_for_a_key_and_runs_on_its_reservation(secured
     (tmp_path / "again").write_text(token(kube, "research", "wooly"))
     again = load(environ={**environ, "WOOLY_TOKEN_FILE": str(tmp_path / "again")})
     assert again.api_key == config.api_key, "pods of a namespace share a key"
+    admin = Client(secured.url, api_key=secured.admin, ca=config.tls_ca)
+    admin.revoke_key(config.api_key.split("_")[1])
+    (tmp_path / "later").write_text(token(kube, "research", "wooly"))
+    later = load(environ={**environ, "WOOLY_TOKEN_FILE": str(tmp_path / "later")})
+    assert later.api_key != config.api_key, "a revoked key is given to nobody"
+    assert Client(config.controller_url, api_key=later.api_key, ca=config.tls_ca).identity().tenant == "acme"
 
 
 def variables_of(pod: Json, replaced: dict[str, str]) -> dict[str, str]:
