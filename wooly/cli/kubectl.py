@@ -42,7 +42,7 @@ def why(pod: str, namespace: str) -> None:
     """Tell why POD waits for a device, or once it has one, why its work waited there."""
     found = _woolytask(pod, namespace)
     status = found.get("status") or {}
-    if status.get("phase") in ("Waiting", "Refused"):
+    if status.get("phase") in ("Waiting", "Refused") or status.get("remedy"):
         remedy = f"; what helps: {status['remedy']}" if status.get("remedy") else ""
         echo(f"pod {pod} is {status['phase'].lower()}: {status.get('reason') or 'it was not looked at yet'}{remedy}")
     else:

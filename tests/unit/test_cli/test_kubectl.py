@@ -46,6 +46,15 @@ def test_why_of_a_placed_pod_is_that_of_its_task(
     assert code == 2 and "http://127.0.0.1:1" in text, "`wooly why` asks the controller"
 
 
+def test_a_pod_that_runs_without_a_reservation_is_told_what_to_do(
+    kubectl: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = {"phase": "Running", "reason": "it has started without a reservation", "remedy": "delete the pod and create it again"}
+    kubectl.write_text(json.dumps({"spec": {"task": "k1-2"}, "status": status}))
+    code, text = said(capsys, monkeypatch, "why", "train")
+    assert (code, text.strip()) == (0, f"pod train is running: {status['reason']}; what helps: {status['remedy']}")
+
+
 def test_an_unknown_pod_is_an_error_in_one_line(kubectl: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     code, text = said(capsys, monkeypatch, "why", "train")
     assert code == 2 and "gpu-runtime: woolyai" in text and text.count("\n") == 1
