@@ -134,6 +134,10 @@ def fallback(config: Config) -> Finding:
     return Finding("CPU fallback", "ok", "off (WOOLY_CPU_FALLBACK=0): operations the device lacks are errors")
 
 
+_REMEDIES: Final = {
+    "CERTIFICATE_VERIFY_FAILED": "set WOOLY_TLS_CA to a file with the certificate of its authority (an operator has it)",
+    "Authorization Violation": "`wooly login`",
+}
 _WAIT_S: Final = 1.0
 _HTTP_S: Final = 5.0
 _SKEW_S: Final = 5.0
@@ -149,7 +153,7 @@ def bus(config: Config) -> Iterator[Finding]:
     try:
         found = discover(config.nats_urls, _WAIT_S)
     except NoServerError as error:
-        yield Finding("bus", "fail", str(error), "start the bus, or correct WOOLY_NATS_URL")
+        yield Finding("bus", "fail", str(error), _remedy(str(error), "start the bus, or correct WOOLY_NATS_URL"))
         return
     yield Finding("bus", "ok", f"answers at {', '.join(_without_password(url) for url in config.nats_urls)}")
     if not found:
@@ -180,6 +184,10 @@ def _without_password(url: str) -> str:
     return f"{head.partition('//')[0]}//***@{tail}" if at else url
 
 
+def _remedy(error: str, general: str) -> str:
+    return next((fix for sign, fix in _REMEDIES.items() if sign in error), general)
+
+
 def controller(config: Config) -> Iterator[Finding]:
     """Do the services that are configured answer, and do their clocks agree with ours?"""
     for name, base in (("controller", config.controller_url), ("billing", config.billing_url)):
@@ -190,9 +198,8 @@ def controller(config: Config) -> Iterator[Finding]:
                 date = answer.headers.get("Date")
         except UNANSWERED as error:
             code = f"HTTP {error.code}" if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
-            yield Finding(
-                name, "fail", f"{base} does not answer its health check ({code})", f"start it, or correct the address of the {name}"
-            )
+            fix = _remedy(str(code), f"start it, or correct the address of the {name}")
+            yield Finding(name, "fail", f"{base} does not answer its health check ({code})", fix)
             continue
         yield Finding(name, "ok", f"{base} is healthy")
         if date:
@@ -239,8 +246,11 @@ def findings() -> Iterator[Finding]:
     if config is None:
         return  # nothing else can be asked without a configuration
     yield fallback(config)
-    yield from bus(config)
-    yield from controller(config)
+    for check in (bus, controller):
+        try:
+            yield from check(config)
+        except ConfigError as error:
+            yield Finding(check.__name__, "fail", str(error), "correct that value")
 
 
 @click.command()

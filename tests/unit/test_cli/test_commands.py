@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import http.server
 import importlib.metadata
 import json
 import socket
+import ssl
+import threading
 from pathlib import Path
 
 import pytest
 
+from services.kit.keyring import Authority
 from tests.support.command import Wooly
 from wooly import __version__
 from wooly.cli import services
@@ -198,6 +202,28 @@ def test_the_doctor_goes_on_after_a_configuration_with_which_no_script_starts(wo
     states = {finding["name"]: finding for finding in json.loads(found.stdout)}
     assert states["configuration"]["state"] == "fail" and "WOOLY_QUEUE='1'" in states["configuration"]["text"]
     assert "bus" in states
+
+
+def test_the_doctor_goes_on_when_the_authorities_cannot_be_read(wooly: Wooly) -> None:
+    at = f"127.0.0.1:{closed_port()}"
+    found = wooly("doctor", "--json", WOOLY_NATS_URL=f"tls://{at}", CONTROLLER_URL=f"https://{at}", WOOLY_TLS_CA="/absent.pem")
+    failed = {finding["name"]: finding for finding in json.loads(found.stdout) if finding["state"] == "fail"}
+    assert failed.keys() == {"bus", "controller"} and all("WOOLY_TLS_CA=/absent.pem" in finding["text"] for finding in failed.values())
+
+
+def test_the_doctor_asks_for_the_authority_of_a_certificate_that_is_not_trusted(wooly: Wooly, tmp_path: Path) -> None:
+    Authority.load_or_make(tmp_path / "ca").issue(tmp_path, ["127.0.0.1"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        found = wooly("doctor", "--json", CONTROLLER_URL=f"https://127.0.0.1:{server.server_port}")
+        server.shutdown()
+        thread.join()
+    (fix,) = [finding["fix"] for finding in json.loads(found.stdout) if finding["name"] == "controller"]
+    assert fix.startswith("set WOOLY_TLS_CA to ")
 
 
 def test_the_doctor_stops_at_an_unreadable_configuration(wooly: Wooly) -> None:
