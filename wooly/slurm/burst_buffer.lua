@@ -110,7 +110,7 @@ end
 function wooly_config(text)
     local config = {}
     for line in text:gmatch("[^\r\n]+") do
-        local name, value = line:match("^%s*([%w_.-]+)%s*=%s*(.-)%s*$")
+        local name, value = line:match("^%s*([^%s#=][^%s=]*)%s*=%s*(.-)%s*$")
         if name and value ~= "" then
             config[name] = value
             config.mapped = config.mapped or name:match("^tenant%.") ~= nil

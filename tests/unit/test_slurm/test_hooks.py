@@ -159,6 +159,9 @@ def test_quoted_text_is_one_word_of_a_shell(text: str) -> None:
             (None, "wooly: no tenant for user bob, account a;b; ask the administrator to add one to wooly.conf"),
         ),
         ("# tenant.user.alice = acme", "bob", "", None),
+        ("#tenant.user.alice = acme", "bob", "", None),
+        ("tenant.user.alice@lab.example = acme", "alice@lab.example", "", "acme"),
+        ("tenant.user.LAB\\alice = acme\ntenant = all", "LAB\\alice", "", "acme"),
     ],
 )
 def test_account_and_user_decide_the_tenant(version: str, config: str, user: str, account: str, tenant: object) -> None:
@@ -206,7 +209,7 @@ class Site:
     def job(self, state: str, user: str, account: str, name: str, submitted_s: int = 1795000000, priority: int = 0) -> None:
         (self.folder / "42").write_text(f"{submitted_s}|{state}|{priority}|{user}|{account}|{name}\n")
         (self.folder / "ids").write_text("42|42\n")
-        self.stand_in("squeue", f'case $4 in *%i) cat {self.folder}/ids ;; *) cat {self.folder}/${{3#--jobs=}} ;; esac')
+        self.stand_in("squeue", f"case $4 in *%i) cat {self.folder}/ids ;; *) cat {self.folder}/${{3#--jobs=}} ;; esac")
 
     def answer(self, body: str) -> None:
         self.stand_in("wooly", f'echo "$WOOLY_API_KEY $WOOLY_TLS_CA $HOME" > {self.folder}/environment\n{body}')
