@@ -152,6 +152,7 @@ _SERVICES: Final[Mapping[str, Permissions]] = {
             WHO_CHANGED,
             "$JS.API.>",
             "$JS.FC.>",
+            "$JS.SNAPSHOT.>",
             "$KV.>",
         ),
         subscribe=(

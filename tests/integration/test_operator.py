@@ -414,7 +414,7 @@ def test_a_pod_exchanges_its_token_for_a_key_and_runs_on_its_reservation(secured
     admin.revoke_key(config.api_key.split("_")[1])
     (tmp_path / "later").write_text(token(kube, "research", "wooly"))
     later = load(environ={**environ, "WOOLY_TOKEN_FILE": str(tmp_path / "later")})
-    assert later.api_key != config.api_key, "a revoked key is given to nobody"
+    assert later.api_key != config.api_key, "a revoked key is given to no pod"
     assert Client(config.controller_url, api_key=later.api_key, ca=config.tls_ca).identity().tenant == "acme"
 
 

@@ -58,7 +58,8 @@ class SecureStack(EmbeddedStack):
         return next(value for value in made.values() if isinstance(value, str) and value.startswith("wk_"))
 
     def client_environment(self, key: str = "", **more: str) -> dict[str, str]:
-        return super().client_environment(WOOLY_API_KEY=key, WOOLY_TLS_CA=str(self.ring.ca), HOME=str(self.folder), **more)
+        own = {"WOOLY_API_KEY": key, "WOOLY_TLS_CA": str(self.ring.ca), "HOME": str(self.folder)}
+        return super().client_environment(**own | more)
 
 
 @dataclass

@@ -38,6 +38,8 @@ COMMANDS: Final = {
     "release": ("wooly.cli.reserve", "release", "End a reservation."),
     "slurm": ("wooly.cli.slurm", "slurm", "Reservations for the jobs of a Slurm cluster."),
     "up": ("wooly.cli.services", "up", "Start bus, controller, billing and a node on this machine."),
+    "backup": ("wooly.cli.services", "backup", "Copy the state of a running installation to a folder."),
+    "restore": ("wooly.cli.services", "restore", "Bring a copy back, into an empty bus."),
     "server": ("wooly.cli.services", "server", "Run a node's server (for compose files)."),
     "controller": ("wooly.cli.services", "controller", "Run the controller (for compose files)."),
     "runner": ("wooly.cli.services", "runner", "Run submitted scripts on this machine."),

@@ -28,7 +28,8 @@ from wooly.cli.output import print_json
 from wooly.remedies import INSTALL_PLATFORM
 
 __all__ = [
-    "become", "bill_lines", "controller", "runner", "server", "up", "Stack", "missing_server_parts", "require_server", "service_command",
+    "backup", "become", "bill_lines", "controller", "restore", "runner", "server", "up", "Stack", "missing_server_parts", "require_server",
+    "service_command",
 ]  # fmt: skip
 
 _READY_S: Final = 120.0
@@ -201,13 +202,44 @@ def up(folder: str | None, backend: str | None, secure: bool, runner: bool, list
         pass
 
 
-def become(module: str) -> NoReturn:
+def become(module: str, *arguments: str) -> NoReturn:
     """Turn this process into a service: same pid, so that signals and containers see the service itself."""
     require_server()
     sys.stdout.flush()
     sys.stderr.flush()
-    command = service_command(module)
+    command = service_command(module, *arguments)
     os.execv(command[0], command)
+
+
+_DIR = click.option("--dir", "folder", type=click.Path(file_okay=False), default=None, help="Of `wooly up --dir FOLDER`.")
+_KEYRING = click.option(
+    "--keyring", type=click.Path(file_okay=False), default=None, help="The keyring of the installation, which authenticates."
+)
+
+
+@click.command()
+@click.argument("copy", type=click.Path())
+@_DIR
+@_KEYRING
+def backup(copy: str, folder: str | None, keyring: str | None) -> None:
+    """Copy event log, configuration, runs, and the keyring, to the new folder COPY, while everything runs. The bus is that of --dir, or of
+    WOOLY_NATS_URL. The copy holds secrets if a keyring is in it."""
+    become("services.up.backup", "save", copy, *_given(("--dir", folder), ("--keyring", keyring)))
+
+
+@click.command()
+@click.argument("copy", type=click.Path())
+@_DIR
+@_KEYRING
+@click.option("--cluster", type=click.Choice(["1", "3"]), default="1", help="Servers of the bus of --dir.")
+def restore(copy: str, folder: str | None, keyring: str | None, cluster: str) -> None:
+    """Bring the COPY of `wooly backup` back: with --dir into a new folder for `wooly up --dir`, else into the empty bus at WOOLY_NATS_URL,
+    before services are started."""
+    become("services.up.backup", "load", copy, *_given(("--dir", folder), ("--keyring", keyring), ("--cluster", cluster)))
+
+
+def _given(*options: tuple[str, str | None]) -> list[str]:
+    return [word for name, value in options if value is not None for word in (name, value)]
 
 
 @click.command()
