@@ -210,6 +210,9 @@ class BillingView(msgspec.Struct):
         if fact.serial != device.account_serial + 1:
             self._find(f"accounts of {where} follow serial {device.account_serial}")
         device.account_serial = fact.serial
+        if min(fact.wall_ns, fact.cores, fact.charged_core_ns, fact.scheduler_core_ns, fact.idle_core_ns) < 0:  # it would be a credit
+            self._find(f"accounts of {where} are less than nothing")
+            return
         serials = [serial for serial in device.unaccounted if fact.serial_first <= serial <= fact.serial_last]
         uses = [device.unaccounted.pop(serial) for serial in serials]
         named = sum(use.core_ns for use in uses)

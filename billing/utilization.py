@@ -151,7 +151,7 @@ class Utilization(msgspec.Struct, array_like=True):
         """Add an interval whose accounts add up. ``uses``: the usage that it names; ``devices``: (cores, bytes) of its node's."""
         owners = _owners(fact, uses)
         used_ns = sum(use.core_ns for use in owners)
-        if min(fact.wall_ns, fact.cores) < 1 or min(fact.scheduler_core_ns, fact.idle_core_ns, used_ns, fact.launch_ns) < 0:
+        if not fact.wall_ns or not fact.cores or fact.launch_ns < 0:
             return
         active = any(use.active for use in owners)
         waits = [] if active else self._waits(fact, devices)

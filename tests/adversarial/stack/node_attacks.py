@@ -177,6 +177,25 @@ async def accounts_that_do_not_add_up(by: Attacker) -> None:
 
 
 @ATTACKS
+async def accounts_that_give_a_tenant_credits(by: Attacker) -> None:
+    """A task of the attacker's holds a device of the stolen node, of which less than nothing was idle. It adds up."""
+    async with stolen(by) as bus:
+        await state(bus, "node.n2", NodeRegistered(time.time_ns(), "n2", "n2", "", 4, (DeviceFact(0, "d", "host", 4, 1 << 45),)))
+        asked = {"required_vram_mb": 1 << 24, "gpu_mode": "Exclusive", "queue": True, "title": "x"}
+        status, text = by.rest("POST", "/api/v1/tasks", asked)
+        assert status < 300 and msgspec.json.decode(text)["placement"]["node"] == "n2", text[:300]
+        began_ns = time.time_ns()
+        by.rest("POST", f"/api/v1/tasks/{msgspec.json.decode(text)['id']}/cancel")
+        credit = 10**18
+        for serial, wall_ns in ((1, 10**9), (2, 10**10)):
+            accounts = DeviceAccounted("n2", 4, 0, serial, began_ns, wall_ns, 4, 0, 4 * wall_ns + credit, -credit, 1, 0)
+            await state(bus, "usage.n2", accounts)
+        await state(bus, "node.n2", NodeLost(time.time_ns(), "n2", 4, "stopped"))
+    account = by.world.stack.ask("GET", f"/api/v1/billing/accounts/{by.tenant}", service="billing")
+    assert account["balance_micro"] <= 0, account
+
+
+@ATTACKS
 async def a_thousand_sessions_that_never_were(by: Attacker) -> None:
     """Facts about sessions of tenants that it has never seen: pages stay small, and the victim's tasks are what they were."""
     now_ns = time.time_ns()

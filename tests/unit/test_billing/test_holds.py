@@ -178,6 +178,19 @@ def test_no_more_is_charged_than_was_idle_and_nothing_twice() -> None:
     assert log.charged() == 45 * CORES
 
 
+@pytest.mark.parametrize(
+    ("wall_s", "cores", "scheduler", "idle"),
+    [(60, CORES, 60 * CORES * S + 10**18, -(10**18)), (60, -(10**6), 0, -60 * 10**6 * S), (-60, -CORES, 0, 60 * CORES * S)],
+)
+def test_accounts_of_less_than_nothing_credit_nothing(wall_s: int, cores: int, scheduler: int, idle: int) -> None:
+    """They add up. What a task holds would cost less than nothing, and its tenant be given what a node chooses."""
+    log = Log()
+    log.task(100)
+    log.add(DeviceAccounted("n", 1, 0, 1, 100 * S, wall_s * S, cores, 0, scheduler, idle, 1, 0))
+    view = log.fold()
+    assert not view.rows and not view.ledger.balances and view.findings == ["accounts of n/1/0 serial 1 are less than nothing"]
+
+
 def test_an_interval_ends_no_later_than_it_was_stored_whatever_the_clock_of_the_node() -> None:
     def charged(log: Log, stored_s: list[int]) -> float:
         view = BillingView()

@@ -248,7 +248,7 @@ def test_accounts_that_do_not_add_up_are_a_finding_and_no_time() -> None:
     log = Log()
     log.add(DeviceAccounted("n", 1, 0, 1, 0, S, CORES, 0, 0, S, 1, 0))
     log.add(DeviceAccounted("n", 1, 0, 2, 0, -S, CORES, 0, 0, -S * CORES, 1, 0))
-    assert log.lines()["total"].wall_ns == 0 and len(log.view.findings) == 1
+    assert log.lines()["total"].wall_ns == 0 and len(log.view.findings) == 2
 
 
 def test_a_device_without_tasks_is_one_entry_however_long_and_periods_cut_it_exactly() -> None:
