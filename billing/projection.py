@@ -103,7 +103,7 @@ class BillingView(msgspec.Struct):
     unbelieved: dict[str, int] = {}
     """By node: usage events that are not believed."""
     doubts: dict[str, None] = {}
-    """Node and reason of those that are findings already."""
+    """Node and kind of the findings about what nodes wrote."""
     revisions: dict[str, int] = {}
     """Of every tenant and every tier (``tier:<name>``) the position of the last fact that a person wrote."""
     holds: Holds = msgspec.field(default_factory=Holds)
@@ -150,8 +150,9 @@ class BillingView(msgspec.Struct):
         device = self.devices.setdefault((fact.node, fact.epoch, fact.gpu), Device())
         if fact.serial <= device.usage_serial:
             return
+        where = f"{fact.node}/{fact.epoch}/{fact.gpu}"
         if fact.serial != device.usage_serial + 1:
-            self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} jumps from serial {device.usage_serial} to {fact.serial}")
+            self._find_of(fact.node, "usage jumps", f"usage of {where} jumps from serial {device.usage_serial} to {fact.serial}")
         device.usage_serial = fact.serial
         wall_ns = fact.to_ns - fact.from_ns
         active = fact.core_ns > 0 or fact.launches > 0 or fact.compile_ns > 0
@@ -173,7 +174,7 @@ class BillingView(msgspec.Struct):
             min(fact.core_ns - fact.recovered_ns - fact.displaced_ns - fact.resumed_ns, *repeated, *others, fact.byte_ms, fact.compile_ns)
             < 0
         ):
-            self._find(f"usage of {fact.node}/{fact.epoch}/{fact.gpu} serial {fact.serial} is less than nothing")
+            self._find_of(fact.node, "negative usage", f"usage of {where} serial {fact.serial} is less than nothing")
             return
         why = self.evidence.refusal(fact, stored_ns)
         if why:
@@ -208,19 +209,21 @@ class BillingView(msgspec.Struct):
         if fact.serial <= device.account_serial:
             return
         if fact.serial != device.account_serial + 1:
-            self._find(f"accounts of {where} follow serial {device.account_serial}")
+            self._find_of(fact.node, "accounts jump", f"accounts of {where} follow serial {device.account_serial}")
         device.account_serial = fact.serial
         if min(fact.wall_ns, fact.cores, fact.charged_core_ns, fact.scheduler_core_ns, fact.idle_core_ns) < 0:  # it would be a credit
-            self._find(f"accounts of {where} are less than nothing")
+            self._find_of(fact.node, "negative accounts", f"accounts of {where} are less than nothing")
             return
         serials = [serial for serial in device.unaccounted if fact.serial_first <= serial <= fact.serial_last]
         uses = [device.unaccounted.pop(serial) for serial in serials]
         named = sum(use.core_ns for use in uses)
         if named != fact.charged_core_ns:
-            self._find(f"{where}: usage facts sum to {named} core-ns, the device charged {fact.charged_core_ns}")
+            found = f"{where}: usage facts sum to {named} core-ns, the device charged {fact.charged_core_ns}"
+            self._find_of(fact.node, "charged", found)
         total = fact.charged_core_ns + fact.scheduler_core_ns + fact.idle_core_ns
         if total != fact.wall_ns * fact.cores:
-            self._find(f"{where}: charged + scheduler + idle is {total} core-ns, wall x cores is {fact.wall_ns * fact.cores}")
+            found = f"{where}: charged + scheduler + idle is {total} core-ns, wall x cores is {fact.wall_ns * fact.cores}"
+            self._find_of(fact.node, "accounts", found)
         if named == fact.charged_core_ns and total == fact.wall_ns * fact.cores:
             self.utilization.account(fact, uses, self.evidence.devices.get(fact.node, {}), lambda tenant: self._terms(tenant, fact.from_ns))
             self._held(fact, position, stored_ns)
@@ -267,11 +270,15 @@ class BillingView(msgspec.Struct):
         self.revisions[fact.tenant] = position
 
     def _doubt(self, node: str, what: str, why: str) -> None:
+        """Why something that a node wrote is not believed."""
+        self._find_of(node, why, f"node {node}, {what}: {why}")
+
+    def _find_of(self, node: str, kind: str, text: str) -> None:
         """A finding about what a node wrote, the first of its kind: a node cannot fill the list."""
-        kind = f"{node}: {why}"
-        if kind not in self.doubts:
-            self.doubts[kind] = None
-            self._find(f"node {node}, {what}: {why}")
+        named = f"{node}: {kind}"
+        if named not in self.doubts:
+            self.doubts[named] = None
+            self._find(text)
 
     def _find(self, text: str) -> None:
         if len(self.findings) < _FINDINGS_MAX:

@@ -144,6 +144,17 @@ def test_a_device_is_paid_for_the_time_in_which_it_had_sessions() -> None:
     assert charged(future) == 8 * SECOND and "in the future" in future.findings[0]
 
 
+def test_a_node_cannot_fill_the_findings() -> None:
+    """Whatever it writes and however often, what is found about another node is found."""
+    wrong: list[Event] = []
+    for serial in range(1, 3_000, 2):
+        wrong.append(DeviceAccounted("evil", 1, 0, serial, START, 1, 1, 5, 0, 0, 1, 0))
+        wrong.append(DeviceAccounted("evil", 2, 0, serial, START, -1, 1, 0, 0, -1, 1, 0))
+        wrong.append(used("unknown", "evil", serial=serial, core_ns=-1))
+    view = fold(*wrong, used("unknown"))
+    assert len(view.findings) < 10 and view.findings[-1] == "node n, usage of beta, not charged: no such session counts there"
+
+
 def test_titles_are_those_of_the_node_that_has_the_session() -> None:
     """Another node can not name a tenant's model."""
     for order in ((opened("kb-s"), opened("kb-s", "open")), (opened("kb-s", "open"), opened("kb-s"))):
