@@ -477,7 +477,7 @@ class Device:
                 self._charge(others, ())
                 session = self.sessions.get(name)
                 if session is not None:
-                    self._end(session, session.reason, failed=session.fault is not None)
+                    self._end(session, session.reason_in_log, failed=session.fault is not None)
             case Charged(_, others, memory):
                 self._accounting.charged(report)
                 self._charge(others, memory)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from bus_schemas import faults
 from bus_schemas.batch import Batch, Fault
 from bus_schemas.events import Outcome
 from bus_schemas.session import OpenSession, SessionClosed
@@ -25,6 +26,7 @@ CANCELLED: Final = "cancelled"
 """Why a session closed: its task was cancelled."""
 DISPLACED: Final = REASON_DISPLACED
 """Its task is to run elsewhere."""
+_FAILED: Final = "failed"
 
 
 class SessionRecord(msgspec.Struct, array_like=True, frozen=True, kw_only=True):
@@ -154,6 +156,12 @@ class Session:
     recover_ns: int = 0
     #: Core time of the slices of the batch after ``seq_done``, which was not over.
     begun_ns: int = 0
+
+    @property
+    def reason_in_log(self) -> str:
+        """Why it closed. That one with a fault was displaced is no word of its client: what it did could be repeated without a charge."""
+        by_client = self.reason == DISPLACED and self.fault is not None and self.fault.name != faults.DISPLACED
+        return _FAILED if by_client else self.reason
 
     @property
     def swapped_bytes(self) -> int:

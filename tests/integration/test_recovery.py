@@ -18,14 +18,14 @@ from billing.projection import BillingView
 from bus_schemas import faults
 from bus_schemas.batch import LIMITS, Upload
 from bus_schemas.events import SessionClosedFact, SessionOpenedFact, UsageRecorded
-from bus_schemas.session import OpenSession, SessionOpened
+from bus_schemas.session import CloseSession, OpenSession, SessionClosed, SessionOpened
 from services.kit.process import spawn
 from tests.support.builder import Builder
-from tests.support.node import Node, Program, floats, increment, until
+from tests.support.node import Node, Program, beyond_its_table, floats, increment, until
 from tests.support.stack import ROOT
 from wis.dtypes import DType
 from wooly import progress
-from wooly.errors import NodeLostError, PlacementError, RecoveryDivergedError, SessionLostError
+from wooly.errors import DeviceAssertError, NodeLostError, PlacementError, RecoveryDivergedError, SessionLostError
 from wooly.link import Flush
 from wooly.session import Session
 from wooly.transport.opening import Lost
@@ -216,6 +216,25 @@ def test_a_lost_session_is_replaced_once_and_by_its_client_alone(node: Node) -> 
     node.facts(SessionOpenedFact, 5)
     facts = [event for event in node.events() if isinstance(event, SessionOpenedFact | SessionClosedFact)]
     assert [fact.session for fact in facts] == [lost, "s0", "s1", "s2", lost, "s3"]
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["after its fault", "before its fault"])
+def test_a_session_with_a_fault_was_not_displaced_whatever_its_client_says(node: Node, waits: bool) -> None:
+    """What a displaced session did may be repeated elsewhere without a charge."""
+    session = node.open()
+    name = session.info.session
+    upload(session, 1, np.zeros(1))
+    said = session.submit(beyond_its_table().flush([1, 2]))
+    if not waits:
+        with pytest.raises(DeviceAssertError):
+            session.wait(said)
+    node.ask("close", CloseSession(name, "displaced", said.seq if waits else -1), SessionClosed)
+
+    def closed() -> list[SessionClosedFact]:
+        return [event for event in node.events() if isinstance(event, SessionClosedFact) and event.session == name]
+
+    (fact,) = until(closed, "the end")
+    assert (fact.failed, fact.reason) == (True, "failed")
 
 
 def test_another_answer_than_before_is_an_error(node: Node) -> None:

@@ -39,11 +39,11 @@ from bus_schemas.dataport import (
 )
 from bus_schemas.frames import HEAD, frame
 from bus_schemas.quotas import QUOTAS
-from bus_schemas.session import OpenSession, Ping
+from bus_schemas.session import CloseSession, OpenSession, Ping
 from tests.adversarial.stack.bus_attacks import batch, dones, port_of
-from tests.adversarial.stack.field import Attacker, Attacks, encode
+from tests.adversarial.stack.field import Attacker, Attacks, encode, program_of
 from tests.support.builder import Builder
-from tests.support.node import Program
+from tests.support.node import Program, beyond_its_table
 from tests.support.world import DEADLINE_S
 from wis.dtypes import DType
 from wooly.transport.batches import pack_handles
@@ -257,6 +257,38 @@ async def reservations_for_a_day_that_never_start(by: Attacker) -> None:
     while not await asyncio.to_thread(billed):
         assert time.monotonic() < until_s, "nothing was charged"
         await asyncio.sleep(0.2)
+
+
+@ATTACKS
+async def work_that_is_said_to_be_repeated(by: Attacker) -> None:
+    """A session ends with a fault of its own, and its client says that it was displaced: what the next one does is charged all the same."""
+    status, text = by.rest("POST", "/api/v1/tasks", _TASK | {"required_vram_mb": 16, "queue": True})
+    assert status < 300, text[:300]
+    task, before = json.loads(text)["id"], ""
+    flushes = [*[program_of(512).flush([1])] * 20, beyond_its_table().flush([2, 3])]
+    for _ in range(2):
+        claims = {"replaces": before, "origin": before, "repeats": 2**61} if before else {}
+        opened = await by.opened(task=task, vram_bytes=16 << 20, **claims)
+        answers = await dones(by, opened.session)
+        await by.send(opened.session, batch(opened.session, 1, epoch=opened.epoch, allocs=((1, 8 * 512), (2, 8))))
+        for seq, flush in enumerate(flushes, 2):
+            named: dict[str, Any] = {"program": flush.program, "program_body": flush.program_body, "scalars": tuple(flush.scalars)}
+            named |= {"dims": flush.dims_digest, "dims_body": flush.dims, "handles": pack_handles(flush.handles)}
+            await by.send(opened.session, batch(opened.session, seq, epoch=opened.epoch, **named))
+        found = [await asyncio.wait_for(answers.get(), DEADLINE_S) for _ in range(len(flushes) + 1)]
+        assert [done.fault is None for done in found] == [True] * len(flushes) + [False], found
+        await by.request("close", encode(CloseSession(opened.session, "displaced", -1)))
+        before = opened.session
+
+    def used() -> dict[str, Any]:
+        rows = by.world.stack.ask("GET", f"/api/v1/billing/credits?by=task&task={task}", service="billing")["items"]
+        return next((row for row in rows if row["launches"] == 2 * len(flushes)), {})
+
+    until_s = time.monotonic() + DEADLINE_S
+    while not (found_row := await asyncio.to_thread(used)):
+        assert time.monotonic() < until_s, "it is not in the bill"
+        await asyncio.sleep(0.2)
+    assert not found_row["recovered_ns"], found_row
 
 
 @ATTACKS
