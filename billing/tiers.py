@@ -14,6 +14,7 @@ import msgspec
 from billing.tariff import DEFAULT_TIER
 from bus_schemas.events import Event, GrantRecorded, TaskSubmitted, TierSet
 from bus_schemas.quotas import COUNT_RETRY_MS, QUOTAS, Excess
+from bus_schemas.terms import TaskTerms
 
 PRIORITY_LOWEST: Final = 4
 
@@ -131,8 +132,8 @@ def priority_refusal(book: TierBook, tenant: str, priority: int, at_ns: int) -> 
     return f"{priority} is above the ceiling of tenant {tenant!r}: tasks of tier {tier} have priority {ceiling} at best; use PRIO={ceiling}"
 
 
-def task_refusal(book: TierBook, task: TaskSubmitted, at_ns: int) -> tuple[str, str] | None:
-    """(field, reason) why the tenant has no right to such a task, or None."""
+def task_refusal(book: TierBook, task: TaskSubmitted | TaskTerms, at_ns: int) -> tuple[str, str] | None:
+    """(field, reason) why the tenant has no right to such a task, or to a session on such terms; or None."""
     text = priority_refusal(book, task.tenant, task.priority, at_ns)
     if text is not None:
         return "priority", text

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from billing.tariff import Tariff, charge
-from billing.tiers import TierBook, priority_refusal
+from billing.tiers import TierBook, task_refusal
 from bus_schemas import faults
 from bus_schemas.allowance import GRANTED, Allowance, TenantUse
 from bus_schemas.batch import Fault
 from bus_schemas.events import BudgetSet, Event, GrantRecorded, TariffSet, TierSet, UsageRecorded
+from bus_schemas.terms import TaskTerms
 from services.server.meter import Meter
 from services.server.sessions import Pending, Session
 
@@ -103,13 +104,16 @@ class Allowances:
         if not purse.periods and self.purses.pop(fact.tenant, None) is not None:
             self.on_changed(fact.tenant)
 
-    def ceiling_fault(self, tenant: str, priority: int) -> Fault | None:
-        """Why a session of ``tenant`` may not have ``priority``, or None."""
-        text = priority_refusal(self._tiers, tenant, priority, self._now_ns())
-        if text is None:
+    def right_fault(self, terms: TaskTerms) -> Fault | None:
+        """Why the tenant has no right to a session on these terms, or None."""
+        refusal = task_refusal(self._tiers, terms, self._now_ns())
+        if refusal is None:
             return None
-        ceiling = self._tiers.ceiling_of(tenant, self._now_ns())
-        return Fault(faults.PRIORITY_CEILING, f"priority: {text}", (f"ceiling @ priority: {ceiling}",))
+        text = ": ".join(refusal)
+        if refusal[0] != "priority":
+            return Fault(faults.ACCESS_DENIED, text)
+        ceiling = self._tiers.ceiling_of(terms.tenant, self._now_ns())
+        return Fault(faults.PRIORITY_CEILING, text, (f"ceiling @ priority: {ceiling}",))
 
     # -- use -----------------------------------------------------------------------------------------------------------------------
 

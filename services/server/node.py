@@ -412,7 +412,7 @@ class Node:
             return Fault(faults.SESSION_TAKEN, f"session {request.session} exists already, and its memory is lost")
         if any(request.session in device.ended for device in self._devices):  # its client had no answer, or that one came too late
             return Fault(faults.SESSION_UNKNOWN, f"session {request.session} has ended; open another one", fatal=False)
-        fault = self._allowances.ceiling_fault(request.tenant, request.priority) or self._quota_fault(request.tenant, principal)
+        fault = self._allowances.right_fault(request.terms) or self._quota_fault(request.tenant, principal)
         if fault is not None:
             return fault
         device, domain = self._devices[gpu], self._domain(request.tenant)

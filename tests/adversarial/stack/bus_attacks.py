@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
+import time
 import zlib
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import pytest
 from blake3 import blake3
 from nats.aio.msg import Msg
 
-from bus_schemas import subjects
+from bus_schemas import faults, subjects
 from bus_schemas.batch import LIMITS, Batch, Done, Read, Upload, decode_done, encode_batch
 from bus_schemas.dataport import (
     MODELS_VERB,
@@ -456,6 +457,19 @@ async def a_name_made_for_the_operators_terminal(by: Attacker) -> None:
 async def an_exclusive_device_beside_others(by: Attacker) -> None:
     asked = OpenSession(f"{by.me}-alone", by.tenant, "", 0, (0,), 1 << 20, exclusive=True)
     assert msgspec.msgpack.decode(await by.request("open", encode(asked)))["fault"] is not None
+
+
+@ATTACKS
+async def an_exclusive_device_without_the_right(by: Attacker) -> None:
+    """Of a tier whose tasks share devices: neither by a task, nor by a session that names none."""
+    tier = f"/api/v1/billing/tenants/{by.tenant}/tier"
+    by.world.stack.ask("PUT", tier, {"tier": "basic"}, service="billing")
+    by.refused("POST", "/api/v1/tasks", {"required_vram_mb": 1, "title": "x", "gpu_mode": "Exclusive", "priority": 3})
+    until_s = time.monotonic() + DEADLINE_S
+    while (fault := (await by.open(exclusive=True)).fault) is None or fault.name != faults.ACCESS_DENIED:
+        assert time.monotonic() < until_s, fault
+        await asyncio.sleep(0.2)  # until the node has heard of the tier
+    by.world.stack.ask("PUT", tier, {"tier": "standard"}, service="billing")
 
 
 @ATTACKS

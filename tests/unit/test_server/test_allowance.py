@@ -241,10 +241,20 @@ def test_a_budget_that_ends_or_never_stops_frees_the_tenant() -> None:
 
 def test_a_ceiling_is_named_with_its_field() -> None:
     world = World(TierSet(0, "basic", 0, "lab"), TierSet(0, "basic", 3))
-    fault = world.books.ceiling_fault("lab", 2)
+    fault = world.books.right_fault(TaskTerms(tenant="lab", priority=2))
     assert fault is not None and fault.name == faults.PRIORITY_CEILING
     assert fault.message.startswith("priority: 2") and fault.places == ("ceiling @ priority: 3",)
-    assert world.books.ceiling_fault("lab", 3) is None and world.books.ceiling_fault("shop", 0) is None
+    assert (
+        world.books.right_fault(TaskTerms(tenant="lab", priority=3)) is None
+        and world.books.right_fault(TaskTerms(tenant="shop", priority=0)) is None
+    )
+
+
+def test_a_tier_without_exclusive_devices_has_none_without_a_task_either() -> None:
+    world = World(TierSet(0, "basic", 0, "lab"))
+    fault = world.books.right_fault(TaskTerms(tenant="lab", priority=3, exclusive=True))
+    assert fault is not None and fault.name == faults.ACCESS_DENIED and fault.message.startswith("gpu_mode: tasks of tier basic share")
+    assert world.books.right_fault(TaskTerms(tenant="shop", priority=3, exclusive=True)) is None
 
 
 def test_facts_of_others_are_not_its_business() -> None:
