@@ -10,7 +10,9 @@ in which DDP, FSDP, DTensor, functional collectives and ``torch.distributed``'s 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from types import SimpleNamespace
@@ -57,13 +59,19 @@ class _Exchange:
         self.size: Final[int] = self.group.size()
         self._timeout: Final = None if timeout_ms < 0 else timedelta(milliseconds=timeout_ms)
 
-    def _wait(self, start: Callable[..., Any], *arguments: Any) -> None:
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """What gloo raises inside, as the error that it is."""
         try:
-            start(*arguments).wait()
+            yield
         except RuntimeError as error:
             raise dist.DistBackendError(
                 f"rank {self.rank} of {self.size} could not exchange data with the others; one has ended, or is late: {error}"
             ) from error
+
+    def _wait(self, start: Callable[..., Any], *arguments: Any) -> None:
+        with self.named():
+            start(*arguments).wait()
 
     def barrier(self) -> None:
         self._wait(self.backend.barrier, self._options(dist.BarrierOptions()))
@@ -328,37 +336,57 @@ def _barrier(tensor: Tensor, group: Any, device_ids: Sequence[int] = (), async_o
     return _done([tensor])
 
 
-def _send(tensors: list[Tensor], group: Any, to: int, tag: int) -> Any:
-    return _Exchange(group).backend.send([_bytes(tensors[0])], to, tag).boxed()
+class _Message:
+    """A message that is on its way; one that came is written to the device when its receiver asks. In place of torch's ``Work``, whose
+    subclasses lose their methods on the way through the operator.
 
+    A thread waits for it: gloo completes only what is waited for, and breaks the connection where the work is dropped before.
+    """
 
-class _Receipt:
-    """A message that is on its way: written to the device when it is waited for. In place of torch's ``Work``, whose subclasses lose
-    their methods on the way through the operator."""
+    def __init__(self, group: Any, start: Callable[[Any, list[Tensor]], Any], data: Tensor, target: Tensor | None = None) -> None:
+        """``start(backend, [data])`` posts it; ``target``: what it is for, of the receiver."""
+        self._exchange, self._data, self._target = _Exchange(group), data, target
+        self._error: dist.DistBackendError | None = None
+        self._over, self._writing = threading.Event(), threading.Lock()
+        with self._exchange.named():
+            self._work = start(self._exchange.backend, [data])
+        threading.Thread(target=self._await, name="wooly message", daemon=True).start()
 
-    def __init__(self, tensor: Tensor, receive: Callable[[list[Tensor]], Any]) -> None:
-        self._tensor, self._data = tensor, torch.empty(_nbytes(tensor), dtype=torch.uint8)
-        self._work = receive([self._data])
-        self._written = False
+    def _await(self) -> None:
+        try:
+            with self._exchange.named():
+                self._work.wait()
+        except dist.DistBackendError as error:
+            self._error = error
+        self._over.set()
 
     def wait(self, timeout: timedelta = timedelta()) -> bool:
-        """Wait for the message. Raises what gloo raises when it does not come."""
-        if not self._written:
-            self._work.wait(timeout)
-            self._written = True
-            _fill(self._tensor, self._data)
-        return True
+        """Wait for the message. Raises DistBackendError when it does not come, or not in time."""
+        if not self._over.wait(timeout.total_seconds() or None):
+            raise dist.DistBackendError(f"rank {self._exchange.rank} of {self._exchange.size}: no message within {timeout}")
+        if self._error is not None:
+            raise self._error
+        return self.is_completed()
 
     synchronize = wait
 
     def is_completed(self) -> bool:
-        return bool(self._work.is_completed())
+        """Whether it has come, or failed."""
+        with self._writing:
+            if self._over.is_set() and self._error is None and self._target is not None:
+                _fill(self._target, self._data)
+                self._target = None
+        return self._over.is_set()
 
     def is_success(self) -> bool:
-        return bool(self._work.is_success())
+        return self._over.is_set() and self._error is None
 
     def _source_rank(self) -> int:
         return int(self._work._source_rank())
+
+
+def _received(group: Any, target: Tensor, start: Callable[[Any, list[Tensor]], Any]) -> _Message:
+    return _Message(group, start, torch.empty(_nbytes(target), dtype=torch.uint8), target)
 
 
 _KERNELS: Final[dict[str, Callable[..., Any]]] = {
@@ -378,7 +406,6 @@ _KERNELS: Final[dict[str, Callable[..., Any]]] = {
     "alltoall_": _alltoall,
     "alltoall_base_": _alltoall_base,
     "barrier": _barrier,
-    "send": _send,
 }
 
 
@@ -464,18 +491,29 @@ def patch(put: Callable[[Any, str, Any], None]) -> None:
     def end(self: Any, device: torch.device) -> Any:
         return _work([]) if device.type in OURS else end_coalescing(self, device)
 
-    receive, receive_any = dist.ProcessGroup.recv, dist.ProcessGroup.recv_anysource
+    of_group, wait_for = dist.ProcessGroup, dist.Work.wait
+    post, receive, receive_any = of_group.send, of_group.recv, of_group.recv_anysource
+
+    def send(self: Any, tensors: list[Tensor], dstRank: int, tag: int) -> Any:
+        if not is_ours(tensors[0]):
+            return post(self, tensors, dstRank, tag)
+        return _Message(self, lambda backend, data: backend.send(data, dstRank, tag), _bytes(tensors[0]))
 
     def recv(self: Any, tensors: list[Tensor], srcRank: int, tag: int) -> Any:
         if not is_ours(tensors[0]):
             return receive(self, tensors, srcRank, tag)
-        return _Receipt(tensors[0], lambda data: _Exchange(self).backend.recv(data, srcRank, tag))
+        return _received(self, tensors[0], lambda backend, data: backend.recv(data, srcRank, tag))
 
     def recv_anysource(self: Any, tensors: list[Tensor], tag: int) -> Any:
         if not is_ours(tensors[0]):
             return receive_any(self, tensors, tag)
-        return _Receipt(tensors[0], lambda data: _Exchange(self).backend.recv_anysource(data, tag))
+        return _received(self, tensors[0], lambda backend, data: backend.recv_anysource(data, tag))
 
+    def wait(self: Any, timeout: timedelta = timedelta()) -> Any:
+        return wait_for(self) if timeout and self.is_completed() else wait_for(self, timeout)  # a work that a future made takes no time
+
+    put(dist.Work, "wait", wait)
+    put(dist.ProcessGroup, "send", send)
     put(dist.ProcessGroup, "recv", recv)
     put(dist.ProcessGroup, "recv_anysource", recv_anysource)
     put(dist.ProcessGroup, "_start_coalescing", start)
