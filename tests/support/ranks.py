@@ -131,6 +131,27 @@ def movements() -> None:
     assert objects == [{"rank": rank} for rank in range(SIZE)]
 
 
+def mismatches() -> None:
+    """Tensors that do not fit each other are refused, before anything is exchanged."""
+    for gathers in (True, False):
+        for dtype, n, error in (
+            (torch.float64, 4, TypeError),
+            (torch.int32, 8, TypeError),
+            (torch.float32, 5, ValueError),
+            (torch.float32, 3, ValueError),
+        ):
+            whole, part = torch.ones(8 * SIZE, device="cuda"), torch.ones(n, dtype=dtype, device="cuda")
+            try:
+                if gathers:
+                    dist.all_gather_into_tensor(whole, part)
+                else:
+                    dist.reduce_scatter_tensor(part, whole)
+            except error as refused:
+                assert "tensor must" in str(refused) or "must be equal to world_size times" in str(refused)
+            else:
+                raise AssertionError(f"{n} {dtype} beside {8 * SIZE} float32 is taken")
+
+
 def messages() -> None:
     got = torch.zeros(3, device="cuda")
     mine = torch.full((3,), float(RANK), device="cuda")
@@ -284,7 +305,7 @@ def main() -> None:
     dist.init_process_group(backend, init_method=f"file://{out}.meeting" if place else None, device_id=device, **place)
     result: Any = None
     if part == "collectives":
-        for check in (reductions, movements, *((messages,) if SIZE > 1 else ()), forms):  # gloo sends nothing to its own rank
+        for check in (reductions, movements, mismatches, *((messages,) if SIZE > 1 else ()), forms):  # gloo sends nothing to its own rank
             check()
     else:
         result = {"trainings": trainings, "disturbed": disturbed, "alone": alone, "killed": killed}[part]()

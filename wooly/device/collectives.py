@@ -261,8 +261,19 @@ def _allgather_coalesced(outputs: list[list[Tensor]], sources: list[Tensor], gro
 
 
 def _allgather_base(output: Tensor, source: Tensor, group: Any, async_op: bool = True, timeout: int = -1) -> Any:
-    _fill(output, _Exchange(group, timeout).gather_all(_bytes(source)).reshape(-1))
+    exchange = _Exchange(group, timeout)
+    _check_whole(output, source, exchange.size, "output", "input")
+    _fill(output, exchange.gather_all(_bytes(source)).reshape(-1))
     return output, _done([output])
+
+
+def _check_whole(whole: Tensor, part: Tensor, size: int, name: str, name_of_part: str) -> None:
+    """Raises where the tensor of all ranks and that of one are of two types, or of sizes that do not fit, as NCCL's process group does."""
+    if whole.dtype != part.dtype:
+        raise TypeError(f"{name} tensor must have the same type as {name_of_part} tensor: {whole.dtype} and {part.dtype}")
+    if whole.numel() != part.numel() * size:
+        sizes = f"{whole.numel()} elements, and {size} times {part.numel()}"
+        raise ValueError(f"{name} tensor size must be equal to world_size times {name_of_part} tensor size: {sizes}")
 
 
 def _allgather_into_tensor_coalesced(outputs: list[Tensor], sources: list[Tensor], group: Any, async_op: bool = True) -> Any:
@@ -282,7 +293,9 @@ def _reduce_scatter(
 
 
 def _reduce_scatter_base(output: Tensor, source: Tensor, group: Any, op: Any, async_op: bool = True, timeout: int = -1) -> Any:
-    _fill(output, _Reduction(_Exchange(group, timeout), op).part(_bytes(source), output.dtype))
+    exchange = _Exchange(group, timeout)
+    _check_whole(source, output, exchange.size, "input", "output")
+    _fill(output, _Reduction(exchange, op).part(_bytes(source), output.dtype))
     return output, _done([output])
 
 
