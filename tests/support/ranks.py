@@ -203,6 +203,27 @@ def forms() -> None:
     dist.barrier(device_ids=[0])
 
 
+def normalisations() -> None:
+    """Over all ranks' parts of a batch, of which one is longer: the values, gradients and running statistics of the whole on the CPU."""
+    torch.manual_seed(0)
+    whole = torch.randn(2 * SIZE + 1, 3, 5, 4)
+    norm, single = nn.SyncBatchNorm(3).cuda(), nn.BatchNorm2d(3)
+    for dtype, close in ((torch.float32, 1e-5), (torch.float16, 1e-2)):
+        mine = whole[2 * RANK : 2 * RANK + (3 if RANK == SIZE - 1 else 2)].to("cuda", dtype).requires_grad_()
+        everything = whole.clone().requires_grad_()
+        want = single(everything)
+        (want**3).sum().backward()
+        got = norm(mine)
+        (got.float() ** 3).sum().backward()
+        part = slice(2 * RANK, 2 * RANK + len(mine))
+        assert mine.grad is not None and everything.grad is not None and got.dtype == dtype
+        for ours, theirs in ((got, want[part]), (mine.grad, everything.grad[part])):
+            torch.testing.assert_close(ours.detach().cpu().float(), theirs.detach(), rtol=close, atol=10 * close)
+    for ours, theirs in ((norm.running_mean, single.running_mean), (norm.running_var, single.running_var)):
+        assert ours is not None
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-3, atol=1e-3)
+
+
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -305,7 +326,14 @@ def main() -> None:
     dist.init_process_group(backend, init_method=f"file://{out}.meeting" if place else None, device_id=device, **place)
     result: Any = None
     if part == "collectives":
-        for check in (reductions, movements, mismatches, *((messages,) if SIZE > 1 else ()), forms):  # gloo sends nothing to its own rank
+        for check in (
+            reductions,
+            movements,
+            mismatches,
+            *((messages,) if SIZE > 1 else ()),
+            forms,
+            normalisations,
+        ):  # gloo sends nothing to its own rank
             check()
     else:
         result = {"trainings": trainings, "disturbed": disturbed, "alone": alone, "killed": killed}[part]()

@@ -31,6 +31,7 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     reduce,
     shape,
     special,
+    synchronised,
     unary,
     windows,
 )
