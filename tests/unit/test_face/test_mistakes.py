@@ -98,17 +98,31 @@ def test_pointers_tell_tensors_apart() -> None:
     assert torch.ones(1).data_ptr() > 0, "the CPU's pointers are numbers"
 
 
-def test_an_installed_library_is_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "site-packages"
-    folder.mkdir()
-    (folder / "flash_kernels.py").write_text("def launch(x):\n    return x.data_ptr()\n")
-    spec = importlib.util.spec_from_file_location("flash_kernels", folder / "flash_kernels.py")
+def _installed(folder: Path, code: str) -> Any:
+    """A module ``flash_kernels`` of an installed library."""
+    (folder / "site-packages").mkdir()
+    path = folder / "site-packages" / "flash_kernels.py"
+    path.write_text(code)
+    spec = importlib.util.spec_from_file_location("flash_kernels", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_an_installed_library_that_calls_c_is_refused(tmp_path: Path) -> None:
+    module = _installed(tmp_path, "import ctypes as ct\n\n\ndef launch(x):\n    return ct.c_void_p(x.data_ptr())\n")
     with pytest.raises(ForeignPointerError, match=r"cannot be given to flash_kernels"):
         module.launch(torch.ones(1, device="cuda"))
-    assert module.launch(torch.ones(1)) > 0
+    assert module.launch(torch.ones(1)).value > 0
+
+
+def test_an_installed_library_tells_tensors_apart(tmp_path: Path) -> None:
+    module = _installed(tmp_path, "def pointer(x):\n    return x.data_ptr()\n")
+    a, b = torch.ones(4, device="cuda"), torch.ones(4, device="cuda")
+    assert module.pointer(a) == module.pointer(a.view(2, 2)) != module.pointer(b)
+    with pytest.raises(ForeignPointerError, match=r"copy the tensor to this machine first"):
+        int(module.pointer(a))
 
 
 def test_a_dlpack_round_trip_on_the_device_is_the_same_memory() -> None:

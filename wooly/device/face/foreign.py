@@ -1,11 +1,12 @@
 """Guards against dereferencing: data pointers of the device's tensors name remote memory, and dereferencing one here would crash.
 
 ``data_ptr`` gives a number to the libraries that compare pointers to find shared memory and never follow them, and an opaque object to
-the user's own code; any other library is refused.
+all other code; a library's module that calls C by ctypes, which would refuse the object without a reason, is refused.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import sysconfig
 from functools import total_ordering
@@ -49,7 +50,7 @@ def _numpy() -> None:
 
 @total_ordering
 class DevicePointer:
-    """A data pointer as the user's own code gets it: it can be compared, hashed and shown, and refuses to become a number.
+    """A data pointer as other code gets it: it can be compared, hashed and shown, and refuses to become a number.
 
     So ``a.data_ptr() == b.data_ptr()`` works, and ``ctypes.c_void_p(a.data_ptr())`` is an error instead of a crash.
     """
@@ -116,11 +117,12 @@ def _pointers() -> None:
         module = caller.f_globals.get("__name__", "")
         if module.partition(".")[0] in IDENTITY_USERS:
             return address
-        if not any(part in caller.f_code.co_filename for part in _INSTALLED):
-            storage = storage_of(self)
-            storage._wooly_pointed = True  # from now on it stays where it is
-            return DevicePointer(address, storage)
-        raise ForeignPointerError(f"data_ptr() of a cuda tensor cannot be given to {module or 'this code'}: {_INSTEAD}")
+        installed = any(part in caller.f_code.co_filename for part in _INSTALLED)
+        if installed and any(value is ctypes for value in caller.f_globals.values()):
+            raise ForeignPointerError(f"data_ptr() of a cuda tensor cannot be given to {module or 'this code'}: {_INSTEAD}")
+        storage = storage_of(self)
+        storage._wooly_pointed = True  # from now on it stays where it is
+        return DevicePointer(address, storage)
 
     put(Tensor, "data_ptr", data_ptr)
 
