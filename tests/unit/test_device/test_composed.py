@@ -99,6 +99,18 @@ def test_segment_reduce(reduce: str, initial: float | None) -> None:
     check(with_gradient(torch.segment_reduce), x[:0], reduce, offsets=torch.tensor([0]), initial=initial)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_row_indices_and_row_starts(dtype: torch.dtype) -> None:
+    """Also without elements, and with rows at both ends that have none."""
+    columns = torch.tensor([3, 0, 1, 2], dtype=dtype)
+    for rows, out_int32 in (([1, 1, 3, 4], False), ([1, 1, 3, 4], dtype is torch.int32), ([], False)):
+        indices = torch.tensor(rows, dtype=dtype)
+        check(_aten._convert_indices_from_coo_to_csr, indices, 6, out_int32=out_int32)
+        starts = _aten._convert_indices_from_coo_to_csr(indices, 6, out_int32=dtype is torch.int32)
+        for transpose in (False, True):
+            check(_aten._convert_indices_from_csr_to_coo, starts, columns[: len(rows)], out_int32=out_int32, transpose=transpose)
+
+
 @pytest.mark.parametrize("lengths", [[2, 1], [8, -1]])
 def test_lengths_that_do_not_fit_are_refused(lengths: list[int]) -> None:
     with pytest.raises(RuntimeError, match="lengths"):

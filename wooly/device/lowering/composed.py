@@ -243,6 +243,22 @@ def _segments(data: Tensor, lengths: Tensor | None, offsets: Tensor | None, axis
     return numbers.reshape(*numbers.shape, *inner).expand(data.shape), lengths.reshape(*lengths.shape, *inner)
 
 
+@composite("aten::_convert_indices_from_coo_to_csr")
+def coo_to_csr(rows: Tensor, size: int, *, out_int32: bool = False) -> Tensor:
+    """How many of ``rows``, which are in order, lie before each row and before the end."""
+    return torch.searchsorted(rows, torch.arange(size + 1, dtype=rows.dtype, device=rows.device), out_int32=out_int32)
+
+
+@composite("aten::_convert_indices_from_csr_to_coo")
+def csr_to_coo(starts: Tensor, columns: Tensor, *, out_int32: bool = False, transpose: bool = False) -> Tensor:
+    if starts.dim() != 1:
+        raise Unsupported("indices of several matrices")
+    places = torch.arange(columns.numel(), dtype=starts.dtype, device=starts.device)
+    rows = torch.searchsorted(starts[1:], places, right=True, out_int32=out_int32)
+    columns = columns.to(rows.dtype)
+    return torch.stack([columns, rows] if transpose else [rows, columns])
+
+
 _START = {"sum": 0.0, "mean": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf}
 _SCATTERED = {"sum": "sum", "mean": "sum", "prod": "prod", "max": "amax", "min": "amin"}
 
