@@ -404,3 +404,13 @@ def test_python_of_a_custom_operator_runs_in_each_call() -> None:
     assert function(x).tolist() == [2.0, 2.0]
     state["scale"] = 5.0
     assert function(x).tolist() == [6.0, 6.0]
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev])
+def test_derivatives_within_a_graph_of_a_view(transform: Any) -> None:
+    def derived(x: Tensor) -> Tensor:
+        found: Tensor = transform(lambda y: (y**3).sum())(x)
+        return found
+
+    view = rows(3)[1:]
+    assert torch.equal(compiled(derived)(view), derived(view))

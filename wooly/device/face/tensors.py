@@ -152,14 +152,18 @@ def _subclasses() -> None:
     """Tensors that wrap others (DTensor, results on their way from a collective, fake tensors) are on the device that the others show."""
     for name, keyword in (("_make_wrapper_subclass", "device"), ("_make_subclass", "device_for_backend_keys")):
         put(Tensor, name, staticmethod(_with_backend_device(getattr(Tensor, name), keyword)))
-    new = FakeTensor.__new__
-
-    def fake(cls: type, mode: Any, elem: Tensor, device: Any, *args: Any, **kwargs: Any) -> Any:
-        return new(cls, mode, elem, to_backend(device), *args, **kwargs)
-
     raw: Any = FakeTensor.device
-    put(FakeTensor, "__new__", staticmethod(fake))  # autograd asks C++ for the device, and its streams are those of ours
+    put(FakeTensor, "fake_device", property(_fake_device, _set_fake_device))  # what C++ is told: its streams are those of ours
     put(FakeTensor, "device", property(lambda self: shown(raw.fget(self)), raw.fset))
+
+
+def _fake_device(self: Any) -> torch.device:
+    found: torch.device = self._fake_device
+    return found
+
+
+def _set_fake_device(self: Any, device: Any) -> None:
+    self._fake_device = to_backend(device)
 
 
 def _with_backend_device(original: Any, keyword: str) -> Any:
