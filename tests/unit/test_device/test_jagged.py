@@ -62,3 +62,11 @@ def test_attention(causal: bool, scale: float | None) -> None:
         torch.testing.assert_close(mine.cpu(), its.transpose(0, 1))
     for found, part in zip([*got_q, *got_k], [*want_q, *want_k], strict=True):
         torch.testing.assert_close(found.grad.cpu(), part.grad)  # type: ignore[union-attr]  # backward has run
+
+
+def test_a_number_where_a_condition_does_not_hold() -> None:
+    parts = rows((2, 3), "cuda")
+    made = nested(parts)
+    torch.where(made > 0, made * 3, 0.0).values().sum().backward()
+    for part in parts:
+        assert part.grad is not None and torch.equal(part.grad, (part.detach() > 0) * 3.0)

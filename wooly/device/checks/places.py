@@ -68,7 +68,7 @@ def devices(info: OpInfo, values: Sequence[Any]) -> None:
     if len(found) > 1:
         raise several_devices(found)
     for arg, value in zip(info.args, values, strict=True):
-        if arg.kind is Kind.LAYOUT and value not in (None, torch.strided, *sparse.LAYOUTS) and _on_ours(info, values):
+        if arg.kind is Kind.LAYOUT and value not in (None, torch.strided, torch.jagged, *sparse.LAYOUTS) and _on_ours(info, values):
             raise NotImplementedError(f"aten::{info.base}: layout {value} is not supported on this device; use strided tensors")
 
 
