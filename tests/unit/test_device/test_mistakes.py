@@ -63,6 +63,20 @@ def test_wrong_shapes_and_types_raise_at_once_in_torchs_words() -> None:
         torch.ones(2, device="cuda").sum(3)
 
 
+@pytest.mark.parametrize("bias", [(3,), (1,), (4, 1)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_bias_that_does_not_fit_a_convolution(bias: tuple[int, ...], transposed: bool) -> None:
+    convolve = torch.nn.functional.conv_transpose1d if transposed else torch.nn.functional.conv1d
+    x, weight = torch.ones(1, 2, 5, device="cuda"), torch.ones((2, 4, 3) if transposed else (4, 2, 3), device="cuda")
+    with pytest.raises(RuntimeError, match="expected bias to be 1-dimensional with 4 elements, but got bias of size"):
+        convolve(x, weight, torch.ones(bias, device="cuda"))
+
+
+def test_a_convolution_that_does_not_move() -> None:
+    with pytest.raises(RuntimeError, match="non-positive stride"):
+        torch.nn.functional.conv1d(torch.ones(1, 2, 5, device="cuda"), torch.ones(4, 2, 3, device="cuda"), stride=0)
+
+
 def test_an_index_out_of_range_shows_at_the_next_wait() -> None:
     x = torch.arange(3, device="cuda")[torch.tensor([7], device="cuda")]
     try:

@@ -285,7 +285,19 @@ def _nansum(given: dict[str, Any]) -> None:
         raise NotImplementedError(f"\"nansum_cuda\" not implemented for '{title(dtype)}'")
 
 
+def _convolution(given: dict[str, Any]) -> None:
+    weight, bias, transposed = given["weight"], given["bias"], given["transposed"]
+    if any(step <= 0 for step in given["stride"]):
+        raise RuntimeError("non-positive stride is not supported")
+    n = weight.size(1) * given["groups"] if transposed else weight.size(0)
+    if bias is not None and tuple(bias.size()) != (n,):
+        of = f"{'transposed=1, ' if transposed else ''}weight of size {list(weight.size())}"
+        want = f"expected bias to be 1-dimensional with {n} elements"
+        raise RuntimeError(f"Given {of}, {want}, but got bias of size {list(bias.size())} instead")
+
+
 _RULES: Final[dict[str, _Rule]] = {
+    "convolution": _convolution,
     "multinomial": _multinomial,
     "gelu": _gelu,
     "gelu_backward": _gelu,
