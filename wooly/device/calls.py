@@ -174,13 +174,13 @@ def _to_convert(info: OpInfo, values: Sequence[Any]) -> Any:
     try:
         result = infer(info, values, op)
     except Unknown:
-        fallback.check_outs(info, values)
+        fallback.check_without_data(info, values)
         return None
     outs = [t for i, t in checks.tensors_of(values) if info.args[i].is_out]
     made = [r for r in (result if isinstance(result, list | tuple) else [result]) if isinstance(r, torch.Tensor)]
     if all(out.dtype == one.dtype for out, one in zip(outs, made, strict=False)):  # a functional form may return more
         return None
-    fallback.check_outs(info, values)
+    fallback.check_without_data(info, values)
     return op
 
 

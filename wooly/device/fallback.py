@@ -308,9 +308,9 @@ _computable: Final[set[str]] = set()
 """Operations that torch's meta kernel refused and its CPU kernel did not."""
 
 
-def check_outs(info: OpInfo, values: Sequence[Any]) -> None:
-    """Raises what the CPU kernel raises to out= tensors of other types than the results; which it takes, every operation decides for
-    itself. What it raises to the values of its stand-ins (singular matrices, divisors of 0) does not count."""
+def check_without_data(info: OpInfo, values: Sequence[Any]) -> None:
+    """Raises what the CPU kernel raises to tensors of these sizes and types. What it raises to the values of its stand-ins (singular
+    matrices, divisors of 0) does not count."""
     if _stand_in_nbytes(values) > _STAND_IN_BYTES_MAX:
         return
     with warnings.catch_warnings():

@@ -61,6 +61,11 @@ def test_wrong_shapes_and_types_raise_at_once_in_torchs_words() -> None:
         torch.ones(2, dtype=torch.int64, device="cuda").add_(1.5)
     with pytest.raises(IndexError):
         torch.ones(2, device="cuda").sum(3)
+    for add in (lambda x, y: x.add_(y), lambda x, y: x.lerp_(y, 0.5), lambda x, y: x.masked_fill_(y > 0, 1)):
+        with pytest.raises(RuntimeError, match=r"output with shape \[3\] doesn't match the broadcast shape \[5, 3\]"):
+            add(torch.ones(3, device="cuda"), torch.ones(5, 3, device="cuda"))
+    with pytest.raises(RuntimeError, match=r"\[3, 4, 5\]"):
+        torch.addmm(torch.ones(3, 4, 5, device="cuda"), torch.ones(4, 6, device="cuda"), torch.ones(6, 5, device="cuda"))
 
 
 @pytest.mark.parametrize("bias", [(3,), (1,), (4, 1)])
