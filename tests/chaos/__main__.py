@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import random
+import subprocess
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -106,7 +107,11 @@ def main() -> int:
             print(f"{wrong}{work}, {fault.what}: {rows[fault]}", flush=True)
     print(table(rows))
     if asked.publish:
-        write_section(ROOT / "docs" / "durability.md", "chaos", table(rows))
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout.strip()
+        text = f"Commit {commit}: {len(runs)} runs.\n\n{table(rows)}"
+        write_section(ROOT / "docs" / "durability.md", "chaos", text)
     return 0 if all(row.finished == row.identical == row.billed == row.next == row.runs for row in rows.values()) else 1
 
 
