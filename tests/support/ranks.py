@@ -174,7 +174,7 @@ def messages() -> None:
     assert receipt is not None
     while not receipt.is_completed():
         time.sleep(0.001)  # polls, as scripts do
-    same("a message that nobody waits for", came, torch.full((1_000_000,), float(BEFORE)))
+    same("a message without a wait", came, torch.full((1_000_000,), float(BEFORE)))
     dist.barrier()
 
 

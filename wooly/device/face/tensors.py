@@ -153,7 +153,7 @@ def _subclasses() -> None:
     for name, keyword in (("_make_wrapper_subclass", "device"), ("_make_subclass", "device_for_backend_keys")):
         put(Tensor, name, staticmethod(_with_backend_device(getattr(Tensor, name), keyword)))
     raw: Any = FakeTensor.device
-    put(FakeTensor, "fake_device", property(_fake_device, _set_fake_device))  # what C++ is told: its streams are those of ours
+    put(FakeTensor, "fake_device", property(_fake_device, _set_fake_device))  # what C++ sees: its streams are those of ours
     put(FakeTensor, "device", property(lambda self: shown(raw.fget(self)), raw.fset))
 
 
