@@ -77,6 +77,13 @@ def test_a_bias_that_does_not_fit_a_convolution(bias: tuple[int, ...], transpose
         convolve(x, weight, torch.ones(bias, device="cuda"))
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_convolution_without_outputs(transposed: bool) -> None:
+    convolve = torch.nn.functional.conv_transpose1d if transposed else torch.nn.functional.conv1d
+    with pytest.raises(RuntimeError, match="Given groups=1, expected weight to be at least 1 at dimension 0, but got weight of size"):
+        convolve(torch.ones(1, 2, 5, device="cuda"), torch.ones(0, 2, 3, device="cuda"))
+
+
 def test_a_convolution_that_does_not_move() -> None:
     with pytest.raises(RuntimeError, match="non-positive stride"):
         torch.nn.functional.conv1d(torch.ones(1, 2, 5, device="cuda"), torch.ones(4, 2, 3, device="cuda"), stride=0)

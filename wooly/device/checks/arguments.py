@@ -289,7 +289,11 @@ def _convolution(given: dict[str, Any]) -> None:
     weight, bias, transposed = given["weight"], given["bias"], given["transposed"]
     if any(step <= 0 for step in given["stride"]):
         raise RuntimeError("non-positive stride is not supported")
-    n = weight.size(1) * given["groups"] if transposed else weight.size(0)
+    groups = given["groups"]
+    if weight.size(0) < groups:
+        want = f"expected weight to be at least {groups} at dimension 0"
+        raise RuntimeError(f"Given groups={groups}, {want}, but got weight of size {list(weight.size())} instead")
+    n = weight.size(1) * groups if transposed else weight.size(0)
     if bias is not None and tuple(bias.size()) != (n,):
         of = f"{'transposed=1, ' if transposed else ''}weight of size {list(weight.size())}"
         want = f"expected bias to be 1-dimensional with {n} elements"
