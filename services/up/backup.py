@@ -227,15 +227,19 @@ def _load(copy: Path, folder: Path | None, keyring: Path | None, size: int) -> M
     if folder.exists() and any(folder.iterdir()):
         raise SettingError(f"{folder} is not empty; name a folder that is, or that does not exist")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    security = None
-    if (copy / "keyring").exists():
-        keyring = folder / "keyring"
-        shutil.copytree(copy / "keyring", keyring)
-        Keyring(keyring).configure_bus(str(keyring / "bus"))
-        security = keyring / "bus" / "security.conf"
-    nats = NatsCluster(folder / "nats", size, security=security)
-    with _running_bus(nats):
-        return asyncio.run(_load_into(nats.url, copy, manifest, keyring, copies=size))
+    try:
+        security = None
+        if (copy / "keyring").exists():
+            keyring = folder / "keyring"
+            shutil.copytree(copy / "keyring", keyring)
+            Keyring(keyring).configure_bus(str(keyring / "bus"))
+            security = keyring / "bus" / "security.conf"
+        nats = NatsCluster(folder / "nats", size, security=security)
+        with _running_bus(nats):
+            return asyncio.run(_load_into(nats.url, copy, manifest, keyring, copies=size))
+    except BaseException:
+        shutil.rmtree(folder)  # it was empty: all of it, or nothing
+        raise
 
 
 async def _load_into(url: str, copy: Path, manifest: Manifest, keyring: Path | None, copies: int = 0) -> Manifest:

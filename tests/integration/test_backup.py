@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 
 from bus_schemas.subjects import EVENTS_STREAM, batch_stream
 from services.kit.bus import Bus, connect
@@ -105,6 +107,12 @@ def test_a_damaged_copy_is_refused(nats: NatsServer, tmp_path: Path, wooly: Wool
     file.write_bytes(file.read_bytes()[:-1])
     refused = wooly("restore", "copy", "--dir", "new")
     assert (refused.returncode, "LEFT is not what was saved" in refused.stderr) == (2, True) and not (tmp_path / "new").exists()
+    manifest = json.loads((tmp_path / "copy" / "manifest.json").read_text())
+    manifest["streams"]["LEFT"]["digest"] = blake3(file.read_bytes()).hexdigest()
+    (tmp_path / "copy" / "manifest.json").write_text(json.dumps(manifest))
+    halfway = wooly("restore", "copy", "--dir", "new")
+    assert (halfway.returncode, "LEFT cannot be restored" in halfway.stderr) == (2, True), halfway.stderr
+    assert not (tmp_path / "new").exists(), "all of it, or nothing"
     assert "holds no whole backup" in wooly("restore", str(tmp_path), "--dir", "new").stderr
     assert "whose state?" in wooly("backup", "other").stderr
 
