@@ -111,6 +111,16 @@ def test_torchrun_starts_ranks(stack: EmbeddedStack, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_torchrun_starts_ranks_again(stack: EmbeddedStack, tmp_path: Path) -> None:
+    """The others of the attempt before are in its store, and no more there."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    command = [*launcher, str(SCRIPT), "again", "nccl", str(tmp_path / "out")]
+    done = subprocess.run(command, env=stack.client_environment(), cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [torch.load(tmp_path / f"out.{rank}") for rank in range(2)] == [4.0, 4.0]
+
+
+@pytest.mark.slow
 def test_ranks_that_wait_are_placed_together(stack: EmbeddedStack, tmp_path: Path) -> None:
     """Both wait while one of them would fit beside the task that holds half of the device's memory and a little."""
     controller = {"CONTROLLER_URL": stack.addresses["controller"]}

@@ -3,7 +3,7 @@
 ``collectives``: every collective of torch.distributed on tensors of the device. Each rank knows the inputs of all others, so it
 computes the answer itself and compares bits: sums are formed in the order of ranks. ``trainings``: a model trained under DDP, FSDP,
 FSDP2 and tensor parallelism, on the device and on the CPU. ``disturbed``: a training that waits for something to happen. ``alone``:
-what a rank sees of its devices. ``killed``: rank 1 is killed.
+what a rank sees of its devices. ``killed``: rank 1 is killed. ``again``: it ends with an error, unless torchrun has started it again.
 """
 
 from __future__ import annotations
@@ -319,6 +319,15 @@ def killed() -> dict[str, Any]:
     return found | {"s": time.monotonic() - began_s}
 
 
+def again() -> float:
+    tensor = torch.ones(1, device="cuda")
+    dist.all_reduce(tensor)
+    if RANK == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        raise SystemExit(3)
+    dist.all_reduce(tensor)
+    return tensor.item()
+
+
 def main() -> None:
     part, backend, out = sys.argv[1:4]
     place = {"rank": RANK, "world_size": SIZE} if "MASTER_ADDR" not in os.environ else {}  # else a launcher says where ranks meet
@@ -336,7 +345,7 @@ def main() -> None:
         ):  # gloo sends nothing to its own rank
             check()
     else:
-        result = {"trainings": trainings, "disturbed": disturbed, "alone": alone, "killed": killed}[part]()
+        result = {"trainings": trainings, "disturbed": disturbed, "alone": alone, "killed": killed, "again": again}[part]()
     torch.save(result, f"{out}.{RANK}")
     if part != "killed":
         dist.destroy_process_group()

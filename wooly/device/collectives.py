@@ -11,6 +11,7 @@ in which DDP, FSDP, DTensor, functional collectives and ``torch.distributed``'s 
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -444,6 +445,13 @@ def _mend_fsdp(put: Callable[[Any, str, Any], None], module: Any) -> None:
     put(module, "_get_device_from_device_id", device_of)
 
 
+def _of_attempt(store: Any) -> Any:
+    """``store``, apart from what the ranks put there before torchrun started them again: gloo would connect to those that have ended. With
+    several agents there is no number of the attempt that all of them know."""
+    environ = os.environ
+    return _c10d.PrefixStore(environ["TORCHELASTIC_RESTART_COUNT"], store) if environ.get("GROUP_WORLD_SIZE") == "1" else store
+
+
 def patch(put: Callable[[Any, str, Any], None]) -> None:
     """Let process groups serve the device; ``put`` replaces a name of torch's."""
     if not _available():
@@ -465,7 +473,7 @@ def patch(put: Callable[[Any, str, Any], None]) -> None:
                 self.config = SimpleNamespace()
 
         def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
-            super().__init__(store, rank, size, options._timeout)
+            super().__init__(_of_attempt(store), rank, size, options._timeout)
 
     class BarrierOptions(_c10d.BarrierOptions):  # type: ignore[misc]  # as above
         """Of a barrier, whose tensor C++ would make on a CUDA device."""
