@@ -154,7 +154,7 @@ class Dispatch:
             raise StimulusError(f"{stimulus!r}: no such launch is in flight")
         if isinstance(stimulus, LaunchReturned):
             return
-        if min(stimulus.core_ns, stimulus.wall_ns, stimulus.beside_ns) < 0 or getattr(stimulus, "outcome", OK) not in (OK, FAULT):
+        if stimulus.core_ns < 0 or stimulus.wall_ns < 0 or (isinstance(stimulus, LaunchFinished) and stimulus.outcome not in (OK, FAULT)):
             raise StimulusError(f"{stimulus!r}: outcome is OK or FAULT, and a cost is not negative")
         if isinstance(stimulus, LaunchStopped) and not (stimulus.core_ns or stimulus.wall_ns):
             return
@@ -202,7 +202,7 @@ class Dispatch:
 
     def _finished(self, finished: LaunchFinished, out: list[Decision]) -> None:
         session = self.state.sessions[finished.session]
-        batch, _ = flights.land(self.state, session, finished.seq, finished.core_ns, finished.wall_ns, finished.beside_ns)
+        batch, _ = flights.land(self.state, session, finished.seq, finished.core_ns, finished.wall_ns)
         flights.learn(session, batch, over=True)
         session.launches += 1
         if finished.outcome == FAULT and not session.faulted:
@@ -213,13 +213,13 @@ class Dispatch:
 
     def _stopped(self, stopped: LaunchStopped, out: list[Decision]) -> None:
         session = self.state.sessions[stopped.session]
-        batch, before = flights.land(self.state, session, stopped.seq, stopped.core_ns, stopped.wall_ns, stopped.beside_ns)
+        batch, before = flights.land(self.state, session, stopped.seq, stopped.core_ns, stopped.wall_ns)
         flights.learn(session, batch, over=False)
         self._give_back(session, batch, before, out)
 
     def _returned(self, returned: LaunchReturned, out: list[Decision]) -> None:
         session = self.state.sessions[returned.session]
-        batch, before = flights.land(self.state, session, returned.seq, 0, 0, 0)
+        batch, before = flights.land(self.state, session, returned.seq, 0, 0)
         if returned.memory:
             session.awaits_memory = True
         self._give_back(session, batch, before, out, keep=not returned.resend)

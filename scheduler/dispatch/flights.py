@@ -116,7 +116,7 @@ def change_level(state: DispatchState, session: SessionState, out: list[Decision
             preempt(state, flight, out)
 
 
-def land(state: DispatchState, session: SessionState, seq: int, core_ns: int, wall_ns: int, beside_ns: int) -> tuple[Waiting, bytes]:
+def land(state: DispatchState, session: SessionState, seq: int, core_ns: int, wall_ns: int) -> tuple[Waiting, bytes]:
     """A launch is back from the executor after a slice of that cost (0, 0: it had not begun). The batch and the chain before it are the
     caller's to keep or forget."""
     at = next(i for i, flight in enumerate(state.flights) if flight.seq == seq and flight.session == session.session)
@@ -127,7 +127,7 @@ def land(state: DispatchState, session: SessionState, seq: int, core_ns: int, wa
         state.head_since_ns = state.now_ns
     if core_ns and not wall_ns:
         wall_ns = state.now_ns - began_ns if at == 0 else 0  # a shell that does not measure it
-    _charge(state, session, flight, core_ns, wall_ns, beside_ns)
+    _charge(state, session, flight, core_ns, wall_ns)
     if wall_ns or core_ns:
         batch.slices += 1
         batch.wall_ns += wall_ns
@@ -153,15 +153,14 @@ def _follow(estimate: int, measured: int) -> int:
     return measured if measured >= estimate else estimate - (estimate - measured) // _SLOW
 
 
-def _charge(state: DispatchState, session: SessionState, flight: Flight, core_ns: int, wall_ns: int, beside_ns: int) -> None:
-    """Replace the estimate by the measured cost: in the tag (what fell into time shared with others, and all cores for what the executor
-    did besides), the tokens and the reserve."""
-    shared_ns, busy_ns = core_ns + beside_ns * state.config.cores, wall_ns + beside_ns
+def _charge(state: DispatchState, session: SessionState, flight: Flight, core_ns: int, wall_ns: int) -> None:
+    """Replace the estimate by the measured cost: in the tag (what fell into time shared with others), the tokens and the reserve."""
+    shared_ns = core_ns
     if not flight.limit_ns and POLICIES[state.config.policy].leveled:
         with_others_ns = state.now_ns - flight.contended_ns if flight.contended_ns >= 0 else 0
-        shared_ns = shared_ns * min(with_others_ns, busy_ns) // busy_ns if busy_ns else 0
+        shared_ns = core_ns * min(with_others_ns, wall_ns) // wall_ns if wall_ns else 0
     session.tag += fair.virtual(shared_ns, session.weight) - flight.charged
-    session.turn_left_ns -= busy_ns
+    session.turn_left_ns -= wall_ns
     if session.turn_left_ns <= 0:
         queues.new_turn(state, session)
     if session.pace_permille:

@@ -123,8 +123,7 @@ class BatchArrived(msgspec.Struct, array_like=True, frozen=True, tag="batch_arri
 
 class LaunchFinished(msgspec.Struct, array_like=True, frozen=True, tag="launch_finished.v1"):
     """The executor is done with a launch. ``core_ns``: the measured cost of its last slice, which lasted ``wall_ns``. ``outcome``: OK or
-    FAULT (the session is over). ``beside_ns``: how long the executor worked on the batch besides (memory, transfers), when nothing else
-    could run."""
+    FAULT (the session is over)."""
 
     at_ns: int
     session: str
@@ -132,19 +131,17 @@ class LaunchFinished(msgspec.Struct, array_like=True, frozen=True, tag="launch_f
     core_ns: int
     outcome: int = OK
     wall_ns: int = 0
-    beside_ns: int = 0
 
 
 class LaunchStopped(msgspec.Struct, array_like=True, frozen=True, tag="launch_stopped.v1"):
     """A slice ended before its batch did: its limit was reached, or it was preempted. The batch waits to go on. ``wall_ns`` 0: it had not
-    begun, and nothing of it is with the executor. ``beside_ns`` as in LaunchFinished."""
+    begun, and nothing of it is with the executor."""
 
     at_ns: int
     session: str
     seq: int
     core_ns: int
     wall_ns: int
-    beside_ns: int = 0
 
 
 class LaunchReturned(msgspec.Struct, array_like=True, frozen=True, tag="launch_returned.v1"):

@@ -504,16 +504,15 @@ class Device:
         now_ns = time.monotonic_ns()
         session.resident_bytes, session.memory, session.expected = done.resident_bytes, done.memory, False
         wall_ns = done.end_ns - done.start_ns
-        beside_ns = max(0, done.finish_ns - done.begin_ns - wall_ns)
         if done.status in (RAN, FAULTED):
             self._over(session, done)
             outcome = core.FAULT if done.status == FAULTED else core.OK
-            self._on(core.LaunchFinished(now_ns, done.session, done.seq, done.core_ns, outcome, wall_ns, beside_ns))
+            self._on(core.LaunchFinished(now_ns, done.session, done.seq, done.core_ns, outcome, wall_ns))
             self.gate.advance(session)
         elif done.status == STOPPED:
             if wall_ns:
                 session.pending[done.seq].slice(done)
-            self._on(core.LaunchStopped(now_ns, done.session, done.seq, done.core_ns, wall_ns, beside_ns))
+            self._on(core.LaunchStopped(now_ns, done.session, done.seq, done.core_ns, wall_ns))
         else:
             if done.status == NEEDS:
                 session.pending.pop(done.seq, None)

@@ -28,7 +28,7 @@ from scheduler.dispatch.fair import virtual
 from services.kit.bus import Bus
 from tests.support.executor import chain_of
 from tests.support.journals import segments
-from tests.support.node import Node, Program, Waiting, asked, floats, increment, until
+from tests.support.node import Node, Program, asked, floats, increment, until
 from tests.support.replayed import verify
 from wooly.errors import NodeLostError
 from wooly.link import Flush
@@ -161,18 +161,6 @@ def test_equal_priorities_share_by_weight(node: Node) -> None:
     assert served[heavy.info.session] > served[light.info.session]
     apart = abs(virtual(served[light.info.session], 100) - virtual(served[heavy.info.session], 300))
     assert apart <= fairness_bound((*largest.values(),), (*weights.values(),), config.in_flight_max)
-
-
-def test_a_session_that_only_moves_memory_leaves_others_their_share(node: Node) -> None:
-    """It has no core time: as far as that goes, it would always be the one that had least."""
-    runs, moving = ready(node, LONG), [node.open() for _ in range(3)]
-    last = [[session.submit(Flush(allocs=[(n, 32 << 20)], reads=[(n, 0, 8)], frees=[n])) for n in range(1, 11)][-1] for session in moving]
-    ended, steps = Waiting(lambda: [session.wait(ticket) for session, ticket in zip(moving, last, strict=True)]), 0
-    while ended.is_alive():
-        runs.wait(runs.submit(increment(1).flush([1])))
-        steps += 1
-    ended.ended()
-    assert steps >= 10, "it waited until nothing else was wanted"
 
 
 def test_a_paced_session_leaves_the_device_idle(node: Node) -> None:
