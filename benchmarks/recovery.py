@@ -5,8 +5,8 @@
 *Continue*: from the kill of the executor to the first new answer, of a session with few batches. *Repeat*: the same with 2,000 batches,
 less the time to continue, beside the time in which they ran first. *Move*: the longest wait for the answer of a batch while a session of
 500 MB, every buffer of which changes again and again, is moved to a second node on this machine; beside that, the longest in the seconds
-before. *Images*: seconds for a fixed number of steps on a session of 500 MB with the default policy, beside none, in turns. Publishes to
-docs/durability.md.
+before. *Images*: seconds for a fixed number of steps on a session of 500 MB with the default policy, beside none, in
+turns. *Neighbour*: the waits for batches of a session of priority 0 meanwhile. Publishes to docs/durability.md.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -104,6 +105,18 @@ def _steps_s(node: Node, steps: int, target_s: int) -> float:
     return taken_s
 
 
+def _neighbour_s(node: Node, steps: int, target_s: int) -> float:
+    """The 99th percentile of the waits for a batch of priority 0, beside so many steps."""
+    session, program, waits_s = node.open(prio=0), increment(16), []
+    session.wait(session.submit(Flush(allocs=[(1, 8 * 16)])))
+    training = threading.Thread(target=_steps_s, args=(node, steps, target_s))
+    training.start()
+    while training.is_alive():
+        waits_s.append(_ran(session, program, 1))
+    session.close()
+    return statistics.quantiles(waits_s, n=100)[-1]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recovery", description=__doc__)
     parser.add_argument("--publish", action="store_true")
@@ -124,6 +137,7 @@ def main() -> None:
         few, many = [_rebuilt(node, 10) for _ in range(_ROUNDS)], [_rebuilt(node, _BATCHES) for _ in range(_ROUNDS)]
         until(lambda: node.info().devices, "an executor")
         steps = int(_STEPS_S * 200 / _steps_s(node, 200, NO_IMAGES_S))
+        alone_s, beside_s = (_neighbour_s(node, steps, target_s) for target_s in (NO_IMAGES_S, 30))
         turns = [(_steps_s(node, steps, NO_IMAGES_S), _steps_s(node, steps, 30)) for _ in range(_TURNS)]
     continued_s = statistics.median(again_s for _, again_s in few)
     first_s, again_s = (statistics.median(column) for column in zip(*many, strict=True))
@@ -136,6 +150,7 @@ def main() -> None:
         f"| longest wait for a batch while 500 MB are moved, in the seconds before | {moving_s:.2f} s, {before_s:.2f} s |\n"
         f"| from the order until the script continues on the other node | {took_s:.1f} s |\n"
         f"| {steps:,} steps on 500 MB with images, beside none | {ratio:.3f} times as long |\n"
+        f"| waits of a neighbour of priority 0 meanwhile, P99: images, none | {beside_s * 1e3:.2f} ms, {alone_s * 1e3:.2f} ms |\n"
     )
     print(text)
     if options.publish:
