@@ -16,6 +16,8 @@ FOREIGN: Final = {
     "CUDA_LAUNCH_BLOCKING": "1 sends every operation at once, so that the line that an error names is exact. For debugging.",
     "LOCAL_RANK": "Set by launchers such as torchrun: the number of the process's one device (docs/how-to/distributed.md).",
     "LOCAL_WORLD_SIZE": "Set by launchers such as torchrun: how many devices the process sees.",
+    "GROUP_WORLD_SIZE": "Set by torchrun: with one agent, the ranks of an attempt are apart from those of the attempts before it.",
+    "TORCHELASTIC_RESTART_COUNT": "Set by torchrun: the number of the attempt.",
     "WORLD_SIZE": "Set by launchers such as torchrun, with `MASTER_ADDR`, `MASTER_PORT`, `TORCHELASTIC_RUN_ID` and "
     "`TORCHELASTIC_RESTART_COUNT`: the ranks that wait for their places together.",
     "CUDA_VISIBLE_DEVICES": "Empty or starting with a negative number: the script sees no device. Otherwise as for CUDA.",
