@@ -18,7 +18,7 @@ from wis.views import contiguous_strides
 from wooly.counters import COUNTERS
 from wooly.device import checks, fallback, numbers, random, sparse, transfer
 from wooly.device.backend import handle_of, is_our_device, is_ours, offset_of, raw_device
-from wooly.device.infer import Shaped, Unknown, infer, known
+from wooly.device.infer import Shaped, Unknown, infer, known, without_frames
 from wooly.device.lowering import LOWERINGS, Entry, Expected, LoweringError, Meta, ScalarArg, Unsupported, lower, tensor_places, wis_dtype
 from wooly.device.lowering.values import Number, span_nbytes
 from wooly.device.programs import Stencil, verify_stencil
@@ -152,7 +152,7 @@ def make_plan(info: OpInfo, values: Sequence[Any]) -> CallPlan:
             COUNTERS.templates += 1
             return plan
         except Unknown as error:
-            unknown = error
+            unknown = without_frames(error)
         except Unsupported:
             pass
         except LoweringError as error:

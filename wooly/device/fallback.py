@@ -17,7 +17,7 @@ from wooly.counters import COUNTERS
 from wooly.device import checks, random, sparse, transfer
 from wooly.device.backend import CPU_KEYS, cpu_generator, has_kernel, has_python_kernel, is_ours, raw_device
 from wooly.device.checks import SELF_OVERLAP
-from wooly.device.infer import Unknown, infer
+from wooly.device.infer import Unknown, infer, without_frames
 from wooly.device.lowering import COMPOSITES, Unsupported, libraries
 from wooly.device.schema import Kind, OpInfo, describe, overload
 from wooly.errors import ForeignPointerError, UnsupportedOperation
@@ -175,7 +175,7 @@ def on_cpu(info: OpInfo, values: Sequence[Any], unknown: Unknown | None) -> Any:
     """Fetch, compute with torch's CPU kernel, upload."""
     if not _cpu_allowed:
         if unknown is not None and not unknown.missing:
-            raise unknown.error
+            raise without_frames(unknown.error)
         raise UnsupportedOperation(
             f"{info.name} has no implementation on this device, and WOOLY_CPU_FALLBACK=0 forbids computing it on this machine"
         )

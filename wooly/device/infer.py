@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 from torch._prims_common import suggest_memory_format
@@ -20,7 +20,7 @@ from wis.views import broadcast_shapes, contiguous_strides
 from wooly.device.backend import is_ours
 from wooly.device.schema import Kind, OpInfo
 
-__all__ = ["RULES", "Shaped", "Unknown", "infer", "known"]
+__all__ = ["RULES", "Shaped", "Unknown", "infer", "known", "without_frames"]
 
 Shape = tuple[int, ...]
 _ORDERS: Final = {torch.channels_last: (1, 3, 2, 0), torch.channels_last_3d: (1, 4, 3, 2, 0)}
@@ -303,8 +303,17 @@ class Unknown(Exception):
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
-        self.error = error
+        self.error = without_frames(error)
         self.missing = isinstance(error, NotImplementedError)
+
+
+_E = TypeVar("_E", bound=Exception)
+
+
+def without_frames(error: _E) -> _E:
+    """``error``, to be kept: without the frames that it came through, which hold the tensors of a call."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 def infer(info: OpInfo, values: Sequence[Any], op: Any = None) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 
 from wooly.device.fallback import check_without_data, split
+from wooly.device.infer import without_frames
 from wooly.device.schema import Kind, OpInfo
 
 PLAIN_BELOW: Final = 128
@@ -78,7 +79,7 @@ def _tried(info: OpInfo, values: Sequence[Any]) -> Exception | None:
     try:
         info.op(*args, **kwargs)
     except Exception as error:  # whatever torch raises
-        return None if _of_the_cpu(error) else error
+        return None if _of_the_cpu(error) else without_frames(error)
     finally:
         if state is not None:
             torch.random.set_rng_state(state)

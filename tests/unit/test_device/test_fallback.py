@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
 
 from wooly.device import fallback
+from wooly.device.memory import MEMORY
 from wooly.device.recorder import RECORDER, stats
 from wooly.errors import ForeignPointerError, UnsupportedOperation
 
@@ -252,3 +255,22 @@ def test_a_number_in_a_cpu_tensor_is_used_on_the_device(name: str) -> None:
         ours = NUMBERS[name](x.to("cuda"), c).cpu()
     assert stats()["fallbacks"] == before
     torch.testing.assert_close(ours, NUMBERS[name](x, c))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda n: torch.ones(n, device="cuda")[torch.ones(n, device="cuda") > 0],
+        lambda n: torch.ones(n, device="cuda") + torch.ones(n + 1, device="cuda"),
+        lambda n: torch.ones(n, device="cuda").normal_(0, -1),
+    ],
+    ids=["data decides the size", "sizes do not fit", "a number is refused"],
+)
+def test_what_a_call_was_given_is_let_go(call: Callable[[int], Any]) -> None:
+    gc.collect()
+    before = MEMORY.allocated
+    for n in (1001, 1002):
+        with suppress(RuntimeError):
+            call(n)
+    gc.collect()
+    assert MEMORY.allocated == before
