@@ -158,7 +158,7 @@ async def _load_stream(bus: Bus, name: str, stream: Stream, file: IO[bytes]) -> 
     _check_answer(name, await bus.request(place, b"", _SILENCE_S))
     state = (await bus.js_api(f"STREAM.INFO.{name}"))["state"]
     ages = any(stream.config.get(option) for option in ("max_age", "allow_msg_ttl"))  # what is too old by now is dropped at once
-    for key in ("last_seq",) if ages else ("last_seq", "first_seq", "messages"):
+    for key in ("last_seq",) if ages else ("last_seq", "messages"):
         if state[key] != stream.state[key]:
             raise BusRefused(f"{name} was restored with {key} {state[key]} instead of {stream.state[key]}; use another backup")
 

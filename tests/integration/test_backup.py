@@ -69,6 +69,7 @@ async def filled(bus: Bus) -> list[bytes]:
     for number in range(3):
         await bus.publish_acked("left", b"%d" % number)
     await bus.js_api("STREAM.MSG.DELETE.LEFT", {"seq": 2})
+    await bus.js_api("STREAM.CREATE.UNUSED", {"name": "UNUSED", "subjects": ["unused"], "storage": "file", "retention": "limits"})
     return bodies
 
 
