@@ -204,10 +204,13 @@ def _save(copy: Path, folder: Path | None, keyring: Path | None) -> Manifest:
     part = copy.with_name(f"{copy.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(mode=0o700, parents=True)
-    manifest = asyncio.run(_save_from("" if folder is None else _running(folder, keyring), part, keyring))
-    if keyring is not None:
-        shutil.copytree(keyring, part / "keyring")
-    part.rename(copy)  # what has this name is whole
+    try:
+        manifest = asyncio.run(_save_from("" if folder is None else _running(folder, keyring), part, keyring))
+        if keyring is not None:
+            shutil.copytree(keyring, part / "keyring")
+        part.rename(copy)  # what has this name is whole
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
     return manifest
 
 

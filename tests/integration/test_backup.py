@@ -116,6 +116,7 @@ def test_a_damaged_copy_is_refused(nats: NatsServer, tmp_path: Path, wooly: Wool
     assert not (tmp_path / "new").exists(), "all of it, or nothing"
     assert "holds no whole backup" in wooly("restore", str(tmp_path), "--dir", "new").stderr
     assert "whose state?" in wooly("backup", "other").stderr
+    assert sorted(path.name for path in tmp_path.glob("*") if path.name[:1] in "cno") == ["copy", "nats"]
 
 
 def charges(stack: SecureStack) -> dict[str, int]:
