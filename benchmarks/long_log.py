@@ -50,7 +50,7 @@ async def _fill(url: str, events: int) -> None:
         message = 0
         for number, about in enumerate(itertools.chain.from_iterable(facts(_TASKS))):
             due = records * (number + 1) // (3 * _TASKS)
-            writes = [bus.publish_acked(event_subject("task", about.task), encode_events([about]))]  # type: ignore[union-attr]  # all have
+            writes = [bus.publish_acked(event_subject("task", about.task), encode_events([about]))]  # type: ignore[union-attr]  # all are about tasks
             writes += [bus.publish_acked(event_subject("usage", f"node{n % _NODES}"), encode_events(usage(n))) for n in range(message, due)]
             message = due
             await asyncio.gather(*writes)

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -238,8 +237,11 @@ def _load(copy: Path, folder: Path | None, keyring: Path | None, size: int) -> M
             Keyring(keyring).configure_bus(str(keyring / "bus"))
             security = keyring / "bus" / "security.conf"
         nats = NatsCluster(folder / "nats", size, security=security)
-        with _running_bus(nats):
+        nats.start()
+        try:
             return asyncio.run(_load_into(nats.url, copy, manifest, keyring, copies=size))
+        finally:
+            nats.stop()
     except BaseException:
         shutil.rmtree(folder)  # it was empty: all of it, or nothing
         raise
@@ -253,15 +255,6 @@ async def _load_into(url: str, copy: Path, manifest: Manifest, keyring: Path | N
         return manifest
     finally:
         await bus.close()
-
-
-@contextlib.contextmanager
-def _running_bus(nats: NatsCluster) -> Iterator[None]:
-    nats.start()
-    try:
-        yield
-    finally:
-        nats.stop()
 
 
 def _running(folder: Path, keyring: Path | None) -> str:
