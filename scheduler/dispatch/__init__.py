@@ -33,6 +33,7 @@ from scheduler.dispatch.stimuli import (
     LaunchReturned,
     LaunchStopped,
     MemoryReady,
+    OverheadMeasured,
     PriorityChanged,
     SessionClosed,
     SessionOpened,
@@ -44,7 +45,8 @@ from scheduler.dispatch.totals import Totals, standing, totals
 __all__ = [
     "Dispatch", "DispatchState", "DispatchConfig", "chain", "Occupancy", "percent", "PRIORITIES", "OK", "FAULT",
     "Stimulus", "SessionOpened", "SessionClosed", "BatchArrived", "LaunchFinished", "LaunchStopped", "LaunchReturned", "MemoryReady",
-    "ConfigChanged", "PriorityChanged", "Tick", "WEIGHT_DEFAULT", "WEIGHT_MAX", "PACE_FULL", "STRICT", "FIFO", "TIMESLICE", "POLICY_NAMES",
+    "ConfigChanged", "PriorityChanged", "OverheadMeasured", "Tick", "WEIGHT_DEFAULT", "WEIGHT_MAX", "PACE_FULL",
+    "STRICT", "FIFO", "TIMESLICE", "POLICY_NAMES",
     "Totals", "totals", "standing", "fairness_bound", "Reason", "explain", "snapshot", "restore",
     "Decision", "Launch", "Preempt", "Park", "Drop", "Refuse", "Release",
     "Journal", "Record", "decode_journal",

@@ -33,6 +33,7 @@ from scheduler.dispatch.stimuli import (
     LaunchReturned,
     LaunchStopped,
     MemoryReady,
+    OverheadMeasured,
     PriorityChanged,
     SessionClosed,
     SessionOpened,
@@ -120,6 +121,8 @@ class Dispatch:
                 self._stopped(stimulus, out)
             case LaunchReturned():
                 self._returned(stimulus, out)
+            case OverheadMeasured():
+                flights.charge_overhead(state, state.sessions[stimulus.session], stimulus.wall_ns)
             case MemoryReady():
                 self._memory_ready(stimulus)
             case SessionOpened():
@@ -147,6 +150,8 @@ class Dispatch:
         """Raise StimulusError, before anything changes, if a launch is reported that is not in flight, or a priority that there is not."""
         if isinstance(stimulus, PriorityChanged) and not 0 <= stimulus.priority < PRIORITIES:
             raise StimulusError(f"{stimulus!r}: priorities are 0 to {PRIORITIES - 1}")
+        if isinstance(stimulus, OverheadMeasured) and (stimulus.session not in self.state.sessions or stimulus.wall_ns < 0):
+            raise StimulusError(f"{stimulus!r}: there is no such session, or the time is negative")
         if not isinstance(stimulus, _BACK):
             return
         session = self.state.sessions.get(stimulus.session)

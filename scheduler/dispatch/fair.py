@@ -4,7 +4,8 @@ Source: P. Goyal, H. M. Vin, H. Cheng, "Start-time Fair Queueing: A Scheduling A
 SIGCOMM 1996; costs that are known only afterwards as in P. Goyal, X. Guo, H. M. Vin, "A Hierarchical CPU Scheduler for Multimedia Operating
 Systems", OSDI 1996. What is added here: several slices in flight, and a deadline order that may deviate from the shares by a bound.
 
-**Rules.** Virtual time counts core-ns x SCALE / weight, in integers. Every session has a *tag*; a level has a virtual time V. A session is
+**Rules.** Virtual time counts core-ns x SCALE / weight, in integers: the core time of slices, and that of all cores while the executor
+works for a session besides. Every session has a *tag*; a level has a virtual time V. A session is
 *active* while it has a batch that may be launched or one in flight.
 
 1. When a session becomes active, tag := max(tag, V): being idle, paced or without memory earns nothing.

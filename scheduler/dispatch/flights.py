@@ -142,6 +142,18 @@ def land(state: DispatchState, session: SessionState, seq: int, core_ns: int, wa
     return batch, before
 
 
+def charge_overhead(state: DispatchState, session: SessionState, wall_ns: int) -> None:
+    """The executor worked for the session beside its launches: nothing else had the device, so it counts as time of all cores."""
+    core_ns = wall_ns * state.config.cores
+    leveled = POLICIES[state.config.policy].leveled
+    if not leveled or limits.is_contended(state, session):
+        session.tag += fair.virtual(core_ns, session.weight)
+    _spend(state, session, wall_ns, core_ns)
+    if session.pace_permille:
+        pacing.spend(session, state.config, state.now_ns, core_ns)
+    queues.requeue(state, session)
+
+
 def learn(session: SessionState, batch: Waiting, *, over: bool) -> None:
     """Bring the estimates of the session's batches up to this one, which is over or has run so far."""
     if over or batch.wall_ns > session.batch_wall_ns:
@@ -160,11 +172,16 @@ def _charge(state: DispatchState, session: SessionState, flight: Flight, core_ns
         with_others_ns = state.now_ns - flight.contended_ns if flight.contended_ns >= 0 else 0
         shared_ns = core_ns * min(with_others_ns, wall_ns) // wall_ns if wall_ns else 0
     session.tag += fair.virtual(shared_ns, session.weight) - flight.charged
+    _spend(state, session, wall_ns, core_ns)
+    if session.pace_permille:
+        pacing.spend(session, state.config, state.now_ns, core_ns - flight.estimate_ns)
+
+
+def _spend(state: DispatchState, session: SessionState, wall_ns: int, core_ns: int) -> None:
+    """Take what the session had from its turn, and enter it in the books of the reserve."""
     session.turn_left_ns -= wall_ns
     if session.turn_left_ns <= 0:
         queues.new_turn(state, session)
-    if session.pace_permille:
-        pacing.spend(session, state.config, state.now_ns, core_ns - flight.estimate_ns)
     if state.config.reserve_percent and POLICIES[state.config.policy].leveled:
         _owe(state, session.priority, core_ns)
 

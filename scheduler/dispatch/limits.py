@@ -64,7 +64,7 @@ def limit_ns(state: DispatchState, session: SessionState, batch: Waiting) -> int
     limit = 0
     if is_low(state, session):
         limit = _low_limit_ns(state, session, batch)
-    elif _contended(state, session):
+    elif is_contended(state, session):
         limit = config.quantum_ns
     if session.pace_permille and limit != HELD:
         paced_ns = max(config.slice_min_ns, config.quantum_ns * session.pace_permille // PACE_FULL)
@@ -104,7 +104,7 @@ def _low_in_flight(state: DispatchState, level: int) -> tuple[int, int]:
     return len(low), sum(low)
 
 
-def _contended(state: DispatchState, session: SessionState) -> bool:
+def is_contended(state: DispatchState, session: SessionState) -> bool:
     """Has another session of its level something ready or in flight?"""
     others = state.levels[session.level].ready - (session.entry is not None)
     return others > 0 or any(flight.level == session.level and flight.session != session.session for flight in state.flights)

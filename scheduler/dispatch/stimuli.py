@@ -156,6 +156,15 @@ class LaunchReturned(msgspec.Struct, array_like=True, frozen=True, tag="launch_r
     memory: bool = False
 
 
+class OverheadMeasured(msgspec.Struct, array_like=True, frozen=True, tag="overhead_measured.v1"):
+    """The executor worked for the session beside its launches (memory, transfers, answers) for ``wall_ns`` since the last one of these:
+    nothing else could run meanwhile. What is in flight of the session is not over yet."""
+
+    at_ns: int
+    session: str
+    wall_ns: int
+
+
 class MemoryReady(msgspec.Struct, array_like=True, frozen=True, tag="memory_ready.v1"):
     """What the session's next batch needs may be had now: it may be launched again."""
 
@@ -186,5 +195,5 @@ class Tick(msgspec.Struct, array_like=True, frozen=True, tag="tick.v1"):
 
 Stimulus = (
     SessionOpened | SessionClosed | BatchArrived | LaunchFinished | LaunchStopped | LaunchReturned | MemoryReady | ConfigChanged | Tick
-    | PriorityChanged
+    | PriorityChanged | OverheadMeasured
 )  # fmt: skip

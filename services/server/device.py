@@ -81,6 +81,8 @@ _BOOK_PAUSE_NS: Final = 10**8
 """Between two settlements of the books that sessions ask for."""
 _ENDED_MAX: Final = 256
 _WARM_MAX: Final = 4096
+_OVERHEAD_NS: Final = 200_000
+"""What the executor does for a session beside its launches is reported to the dispatcher once it is so much."""
 _EXECUTOR_LOST: Final = "executor_lost"
 _NODE_RESTARTED: Final = "node_restarted"
 _DONE: Final = "done"
@@ -504,6 +506,10 @@ class Device:
         now_ns = time.monotonic_ns()
         session.resident_bytes, session.memory, session.expected = done.resident_bytes, done.memory, False
         wall_ns = done.end_ns - done.start_ns
+        session.overhead_ns += max(0, done.finish_ns - done.begin_ns - (wall_ns if done.core_ns else 0))
+        if session.overhead_ns >= _OVERHEAD_NS:
+            self._on(core.OverheadMeasured(now_ns, done.session, session.overhead_ns))
+            session.overhead_ns = 0
         if done.status in (RAN, FAULTED):
             self._over(session, done)
             outcome = core.FAULT if done.status == FAULTED else core.OK

@@ -182,6 +182,8 @@ class Meter:
         start_ns = max(start_ns, begin_ns)
         end_ns = max(end_ns, start_ns)
         finish_ns = max(finish_ns, end_ns)
+        if not (launches or core_ns):  # a slice in which answers were read only
+            start_ns = end_ns = finish_ns
         if start_ns > begin_ns:
             self._scheduler.append((begin_ns, start_ns))
         if finish_ns > end_ns:

@@ -138,6 +138,8 @@ class Session:
     unlinked: bool = False
     #: Batches that came and are not over, by seq.
     pending: dict[int, Pending] = field(default_factory=dict)
+    #: What the executor did for it beside its launches, and the dispatcher does not know yet.
+    overhead_ns: int = 0
     #: Why it is over although it is not closed yet.
     fault: Fault | None = None
     #: Set once it is being closed; resolves to its totals.

@@ -28,7 +28,7 @@ from scheduler.dispatch.fair import virtual
 from services.kit.bus import Bus
 from tests.support.executor import chain_of
 from tests.support.journals import segments
-from tests.support.node import Node, Program, asked, floats, increment, until
+from tests.support.node import Node, Program, Waiting, asked, floats, increment, until
 from tests.support.replayed import verify
 from wooly.errors import NodeLostError
 from wooly.link import Flush
@@ -161,6 +161,39 @@ def test_equal_priorities_share_by_weight(node: Node) -> None:
     assert served[heavy.info.session] > served[light.info.session]
     apart = abs(virtual(served[light.info.session], 100) - virtual(served[heavy.info.session], 300))
     assert apart <= fairness_bound((*largest.values(),), (*weights.values(),), config.in_flight_max)
+
+
+def test_a_session_that_only_moves_memory_leaves_others_their_share(node: Node) -> None:
+    """It has no core time: as far as that goes, it would always be the one that had least."""
+    runs, moving = ready(node, LONG), [node.open() for _ in range(3)]
+    last = [[session.submit(Flush(allocs=[(n, 32 << 20)], reads=[(n, 0, 8)], frees=[n])) for n in range(1, 11)][-1] for session in moving]
+    ended, steps = Waiting(lambda: [session.wait(ticket) for session, ticket in zip(moving, last, strict=True)]), 0
+    while ended.is_alive():
+        runs.wait(runs.submit(increment(1).flush([1])))
+        steps += 1
+    ended.ended()
+    assert steps >= 10, "it waited until nothing else was wanted"
+
+
+def test_a_large_answer_is_read_in_pieces_that_give_way(node: Node) -> None:
+    """Whatever the executor copies for one session, one of a higher priority waits for a piece of it only."""
+    reads, asks = node.open(prio=2), node.open(prio=0)
+    asks.wait(asks.submit(Flush(allocs=[(1, 8)])))
+    reads.wait(reads.submit(Flush(allocs=[(1, 256 << 20)], uploads=[(2, memoryview(np.arange(1000.0)).cast("B"))])))
+    first = [reads.submit(Flush(reads=[(1, 0, 256 << 20), (2, 8, 16)])) for _ in range(4)]
+    taken, steps = Waiting(lambda: [reads.wait(ticket) for ticket in first]), 0
+    while taken.is_alive():
+        asks.wait(asks.submit(increment(1).flush([1])))
+        steps += 1
+    for large, small in taken.ended():
+        assert len(large) == 256 << 20 and not np.frombuffer(large, "<i8").any()
+        assert np.frombuffer(small, "<f8").tolist() == [1.0, 2.0]
+    node.stop_server()
+    found = records(node)
+    verify(found)
+    pieces = [s for s in slices_of(found, reads) if isinstance(s, LaunchStopped)]
+    assert len(pieces) > 4 and not any(s.core_ns for s in pieces), "answers are not charged as work of cores"
+    assert steps > 4
 
 
 def test_a_paced_session_leaves_the_device_idle(node: Node) -> None:

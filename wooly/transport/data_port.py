@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
+import numpy as np
 from blake3 import blake3
 
 from bus_schemas.dataport import (
@@ -107,7 +108,7 @@ class DataPort:
             names += [name for name, _ in named]
         return names
 
-    def get(self, blob: str, nbytes: int) -> bytearray:
+    def get(self, blob: str, nbytes: int) -> memoryview:
         """Fetch a blob of ``nbytes``. Raises NodeLostError."""
         with self._lock:
             return self._repeated(lambda connection: self._get(connection, blob, nbytes))
@@ -208,15 +209,15 @@ class DataPort:
             if not isinstance(answer, Stored):
                 raise _Refusal(answer) if isinstance(answer, Denied) else ConnectionError("unexpected answer")
 
-    def _get(self, connection: socket.socket, blob: str, nbytes: int) -> bytearray:
+    def _get(self, connection: socket.socket, blob: str, nbytes: int) -> memoryview:
         self._send(connection, Get(blob))
         answer = _receive(connection)
         if isinstance(answer, Denied):
             raise NodeLostError(f"the node has lost an answer: {answer.message}")
         if not isinstance(answer, Blob) or answer.nbytes != nbytes:
             raise ProtocolError(f"expected {nbytes} bytes from the data port, the node offers {answer!r}")
-        data = bytearray(nbytes)
-        _fill(connection, memoryview(data))
+        data = np.empty(nbytes, np.uint8).data  # not cleared first, and on large pages where there are any
+        _fill(connection, data)
         self._send(connection, Drop(blob))
         return data
 

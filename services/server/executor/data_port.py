@@ -54,7 +54,6 @@ from services.server.executor.staging import Held, Staging
 
 __all__ = ["DataPort", "listen"]
 
-_SLICE: Final = 1 << 20
 _HELLO_BYTES_MAX: Final = 4096
 _HELLO_S: Final = 10.0
 """Pre-authentication limits: bytes of a Hello, and the time for it, and before it for the TLS handshake."""
@@ -341,21 +340,21 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport.write(frame(answer))
 
     def _send_blob(self, name: str) -> None:
-        data = self._staging.blob(self.session, name)
-        if data is None:
+        blob = self._staging.blob(self.session, name)
+        if blob is None:
             self._answer(Denied("no such blob: it was received already, or its session is over"))
             return
-        self._answer(Blob(data.nbytes))
+        self._answer(Blob(blob.nbytes))
         self._transport.pause_reading()
-        self._sending = asyncio.ensure_future(self._pour(data))
+        self._sending = asyncio.ensure_future(self._pour(blob.pieces))
 
-    async def _pour(self, data: memoryview) -> None:
-        """Write ``data`` at the pace of the receiver, then read on."""
-        for start in range(0, data.nbytes, _SLICE):
+    async def _pour(self, pieces: Sequence[bytes]) -> None:
+        """Write ``pieces`` at the pace of the receiver, then read on."""
+        for piece in pieces:
             await self._drained.wait()
             if self._transport.is_closing():
                 return
-            self._transport.write(data[start : start + _SLICE])
+            self._transport.write(piece)
         self._sending = None
         if self._drained.is_set():
             self._transport.resume_reading()

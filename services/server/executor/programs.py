@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -22,8 +22,8 @@ import numpy.typing as npt
 from blake3 import blake3
 
 from bus_schemas import faults
-from bus_schemas.batch import Batch, Fault
-from jit.engine import Engine, Number, Prepared, Run
+from bus_schemas.batch import Batch, Fault, ReadResult
+from jit.engine import Engine, Launch, Number, Prepared, Run
 from jit.errors import KernelRefused
 from services.server.executor.errors import Needs, Refused
 from wis.encoding import decode_program
@@ -359,3 +359,10 @@ class UnderWay:
     run: Run | None
     #: What its pieces have taken.
     core_ns: int = 0
+    #: The account of its program, which is over.
+    launch: Launch | None = None
+    #: Of its reads whose answers do not travel with its Done, by position: the name of the blob, and its pieces.
+    blobs: dict[int, tuple[str, list[bytes]]] = field(default_factory=dict)
+    #: Takes one piece of its reads at a time, with the answers as they come; None: its program is not over.
+    reading: Iterator[None] | None = None
+    answers: list[ReadResult] = field(default_factory=list)

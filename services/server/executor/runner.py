@@ -8,9 +8,10 @@ it with its last.
 from __future__ import annotations
 
 import itertools
+import time
 import zlib
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from bus_schemas import faults
 from bus_schemas.batch import LIMITS, Batch, Done, Fault, ReadResult, encode_done
 from jit.engine import Launch, Number, Stop
 from jit.errors import BadBuffer, Interrupted, OutOfMemory
+from jit.runs import reached
 from services.server.executor.content import Content
 from services.server.executor.errors import Needs, Refused, Unprepared
 from services.server.executor.memory import DeviceMemory
@@ -32,6 +34,8 @@ __all__ = ["Outcome", "Runner", "decode_handles"]
 
 _DONE_INLINE_BYTES: Final = 1 << 20
 """All inline answers of one batch together; what is beyond goes over the data port."""
+_PIECE_BYTES: Final = 1 << 20
+"""Of an answer for the data port: what a launch of a higher priority waits for at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +85,13 @@ class Runner:
                 return self._refused(tenant, came, chain, refusal.fault, plan)
             tenant.poisoned.accepted(came, plan)
             way = UnderWay(came, batch, plan, None)
+        began_ns = time.monotonic_ns()
         try:
             if tenant.under_way is None:
                 with self.memory.gate.launching():
                     self._begin(tenant, way)
                 tenant.under_way = way
-            launch = None if way.run is None else way.run.go(limit_ns, stop)
+            launch = None if way.run is None or way.launch is not None else way.run.go(limit_ns, stop)
         except (OutOfMemory, BadBuffer, Interrupted, LaunchError) as error:
             # Beyond what the plan could see: the device is fuller than its books say, the run was stopped, a grid is too large.
             self._undo(tenant, way)
@@ -95,15 +100,27 @@ class Runner:
             way.core_ns += launch.core_ns
             if launch.stopped:
                 return Outcome(launch, b"", (), False, over=False)
+            way.launch = launch
+        stopped = self._read_on(tenant, way, began_ns, limit_ns, stop)
+        if stopped is not None:
+            return Outcome(launch or stopped, b"", (), False, over=False)
         tenant.under_way = None
+        if launch is None and way.launch is not None:  # charged for already
+            launch = replace(way.launch, start_ns=began_ns, end_ns=began_ns, core_ns=0)
         return self._answer(tenant, way, launch, chain)
 
     def drop(self, tenant: Tenant) -> None:
         """Give up what is left of the batch under way, if there is one. Its session is about to end."""
         way, tenant.under_way = tenant.under_way, None
-        if way is not None and way.run is not None:
-            way.run.drop()
+        if way is not None:
+            self._drop(tenant, way)
         self.memory.over(tenant)
+
+    def _drop(self, tenant: Tenant, way: UnderWay) -> None:
+        if way.run is not None:
+            way.run.drop()
+        for name, _ in way.blobs.values():
+            self._staging.drop_blob(tenant.session, name)
 
     # -- accounts ------------------------------------------------------------------------------------------------------------------
 
@@ -194,12 +211,17 @@ class Runner:
         for upload in batch.uploads:
             if upload.chunks:
                 self._staging.used(tenant.session, upload.chunks)
+        room = _DONE_INLINE_BYTES
+        for at, read in enumerate(batch.reads):
+            if read.nbytes <= min(LIMITS.inline_bytes_max, room):
+                room -= read.nbytes
+            else:
+                way.blobs[at] = self._staging.add_blob(tenant.session, read.nbytes)
 
     def _undo(self, tenant: Tenant, way: UnderWay) -> None:
         """Take back what a batch allocated that failed."""
         tenant.under_way = None
-        if way.run is not None:
-            way.run.drop()
+        self._drop(tenant, way)
         for handle in (*way.plan.made, *way.plan.created):
             tenant.sizes.pop(handle, None)
             try:
@@ -215,11 +237,9 @@ class Runner:
             fault = Fault(faults.OUT_OF_FUEL, launch.out_of_fuel)
         elif launch is not None and launch.trap:
             fault = Fault(faults.TRAP, launch.trap, instruction=launch.trap_at)
-        reads: tuple[ReadResult, ...] = ()
-        blobs: tuple[str, ...] = ()
-        if batch.reads and fault is None:
-            with self.memory.gate.launching():
-                reads, blobs = self._reads(tenant, batch)
+        if fault is not None:
+            self._drop(tenant, way)
+            way.blobs.clear()
         for handle in batch.frees:
             self.memory.free(tenant, handle)
         self.memory.over(tenant)
@@ -229,26 +249,35 @@ class Runner:
             core_ns=way.core_ns,
             instructions=launch.instructions if launch else 0,
             resident_bytes=tenant.space.resident_bytes,
-            reads=reads,
+            reads=tuple(way.answers),
             fault=fault,
             launch_digest=chain,
         )
-        return Outcome(launch, encode_done(done), blobs, fault is not None)
+        return Outcome(launch, encode_done(done), tuple(name for name, _ in way.blobs.values()), fault is not None)
 
-    def _reads(self, tenant: Tenant, batch: Batch) -> tuple[tuple[ReadResult, ...], tuple[str, ...]]:
-        results: list[ReadResult] = []
-        blobs: list[str] = []
-        room = _DONE_INLINE_BYTES
-        for read in batch.reads:
-            data = tenant.space.read(read.handle, read.offset, read.nbytes)
-            if read.nbytes <= min(LIMITS.inline_bytes_max, room):
-                room -= read.nbytes
-                results.append(ReadResult(read.ticket, read.nbytes, bytes(data)))
-            else:
-                blob = self._staging.add_blob(tenant.session, memoryview(bytes(data)))
-                blobs.append(blob)
-                results.append(ReadResult(read.ticket, read.nbytes, blob=blob))
-        return tuple(results), tuple(blobs)
+    def _read_on(self, tenant: Tenant, way: UnderWay, began_ns: int, limit_ns: int, stop: Stop | None) -> Launch | None:
+        """Take the answers, now that the program is over. The account of the time that took if it was stopped."""
+        if way.launch is not None and (way.launch.out_of_fuel or way.launch.trap):
+            return None
+        if way.reading is None:
+            way.reading = self._reads(tenant, way)
+        for _ in way.reading:
+            now_ns = time.monotonic_ns()
+            if reached(stop) or 0 < limit_ns <= now_ns - began_ns:
+                return Launch(began_ns, now_ns, core_ns=0, cores=0, instructions=0, trap=None, stopped=True)
+        return None
+
+    def _reads(self, tenant: Tenant, way: UnderWay) -> Iterator[None]:
+        """Take the answers of a batch. Before each piece of one for the data port others may have the device for a while."""
+        gate = self.memory.gate
+        for number, read in enumerate(way.batch.reads):
+            name, pieces = way.blobs.get(number, ("", []))
+            for at in range(0, read.nbytes, _PIECE_BYTES):
+                if name:
+                    yield
+                with gate.launching():
+                    pieces.append(bytes(tenant.space.read(read.handle, read.offset + at, min(_PIECE_BYTES, read.nbytes - at))))
+            way.answers.append(ReadResult(read.ticket, read.nbytes, b"" if name else b"".join(pieces), blob=name))
 
     def _refused(self, tenant: Tenant, batch: Batch, chain: bytes, fault: Fault, plan: Plan | None) -> Outcome:
         if not fault.fatal:

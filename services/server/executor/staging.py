@@ -26,6 +26,13 @@ ANSWER_BYTES_MIN: Final = 256 << 20
 """Every session may have at least this many bytes of answers waiting to be fetched, however small its quota."""
 
 
+@dataclass(frozen=True, slots=True)
+class Blob:
+    #: Of all pieces together, those to come included.
+    nbytes: int
+    pieces: list[bytes] = field(default_factory=list)
+
+
 @dataclass(slots=True)
 class Held:
     """What the sessions of one tenant hold together."""
@@ -67,7 +74,7 @@ class _Stage:
     pinned: dict[bytes, bytearray] = field(default_factory=dict)
     used: OrderedDict[bytes, bytearray] = field(default_factory=OrderedDict)
     pinned_bytes: int = 0
-    blobs: dict[str, memoryview] = field(default_factory=dict)
+    blobs: dict[str, Blob] = field(default_factory=dict)
     blob_bytes: int = 0
 
 
@@ -207,18 +214,18 @@ class Staging:
             excess = self._refuse(stage.held, most, most - room, nbytes)
             return None if excess is None else Denied(excess.sentence(whose), excess)
 
-    def add_blob(self, session: str, data: memoryview) -> str:
-        """Keep ``data`` for the session to fetch; the blob's name."""
-        name = secrets.token_hex(8)
+    def add_blob(self, session: str, nbytes: int) -> tuple[str, list[bytes]]:
+        """Keep so many bytes, which count from now on, for the session to fetch; the blob's name, and the list that its pieces go into."""
+        name, blob = secrets.token_hex(8), Blob(nbytes)
         with self._lock:
             stage = self._stages.get(session)
             if stage is not None:
-                stage.blobs[name] = data
-                stage.blob_bytes += data.nbytes
-                stage.held.blob_bytes += data.nbytes
-        return name
+                stage.blobs[name] = blob
+                stage.blob_bytes += nbytes
+                stage.held.blob_bytes += nbytes
+        return name, blob.pieces
 
-    def blob(self, session: str, name: str) -> memoryview | None:
+    def blob(self, session: str, name: str) -> Blob | None:
         with self._lock:
             stage = self._stages.get(session)
             return None if stage is None else stage.blobs.get(name)
@@ -226,7 +233,7 @@ class Staging:
     def drop_blob(self, session: str, name: str) -> None:
         with self._lock:
             stage = self._stages.get(session)
-            data = None if stage is None else stage.blobs.pop(name, None)
-            if stage is not None and data is not None:
-                stage.blob_bytes -= data.nbytes
-                stage.held.blob_bytes -= data.nbytes
+            blob = None if stage is None else stage.blobs.pop(name, None)
+            if stage is not None and blob is not None:
+                stage.blob_bytes -= blob.nbytes
+                stage.held.blob_bytes -= blob.nbytes

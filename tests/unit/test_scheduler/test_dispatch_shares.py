@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 
 import pytest
 
@@ -15,6 +15,7 @@ from scheduler.dispatch import (
     Launch,
     LaunchFinished,
     LaunchStopped,
+    OverheadMeasured,
     Preempt,
     Record,
     SessionOpened,
@@ -67,6 +68,29 @@ def test_long_batches_share_by_weight_in_core_time(weights: tuple[int, int], cor
         assert abs(apart) <= bound
         one = [virtual((CONFIG.quantum_ns + COSTS.over_ns) * cores[i], weights[i]) for i in range(2)]
         assert abs(apart) <= 2 * sum(one), "the bound is for the worst case; steady tenants are nearer"
+
+
+def test_what_the_executor_does_beside_launches_is_a_part_of_the_share() -> None:
+    """Allocations and transfers occupy it as launches do. Else a session with nothing else goes before all others for ever."""
+    dispatch, now_ns, ahead = Dispatch(), 0, 4
+    dispatch.on(ConfigChanged(0, CONFIG))
+    costs = {"moves": (0, 8 * MS), "runs": (MS, 0)}
+    decisions = [decision for name in costs for decision in dispatch.on(SessionOpened(0, name, 1, 2))]
+    for name in costs:
+        for seq in range(ahead):
+            decisions += dispatch.on(BatchArrived(0, name, 1, seq, 1))
+    held: Counter[str] = Counter()
+    waiting = deque(decision for decision in decisions if isinstance(decision, Launch))
+    while now_ns < 800 * MS:
+        launch = waiting.popleft()
+        wall_ns, beside_ns = costs[launch.session]
+        now_ns += wall_ns + beside_ns
+        held[launch.session] += wall_ns + beside_ns
+        overhead = OverheadMeasured(now_ns, launch.session, beside_ns)
+        ended = LaunchFinished(now_ns, launch.session, launch.seq, wall_ns * CONFIG.cores, wall_ns=wall_ns)
+        for stimulus in (overhead, ended, BatchArrived(now_ns, launch.session, 1, launch.seq + ahead, 1)):
+            waiting += [decision for decision in dispatch.on(stimulus) if isinstance(decision, Launch)]
+    assert held["runs"] == pytest.approx(held["moves"], abs=4 * 8 * MS)
 
 
 def test_virtual_time_is_shifted_back_before_it_outgrows_64_bits() -> None:

@@ -13,7 +13,7 @@ from bus_schemas.frames import Frames, frame
 from bus_schemas.quotas import Excess
 from scheduler.quotas import Asked, answer
 from services.server.executor import staging as module
-from services.server.executor.staging import Staging
+from services.server.executor.staging import Blob, Staging
 from services.server.protocol import QuotasUsed
 from tests.support.executor import Wire
 from tests.support.node import until
@@ -44,7 +44,7 @@ def test_a_token_of_any_letters_is_only_wrong() -> None:
 def test_answers_that_wait_are_counted_until_dropped() -> None:
     staging = Staging()
     staging.open("a", "t", 100, module.ANSWER_BYTES_MIN + 5)
-    name = staging.add_blob("a", memoryview(bytes(7)))
+    name, _ = staging.add_blob("a", 7)
     assert room(staging, "a") == (module.ANSWER_BYTES_MIN - 2, module.ANSWER_BYTES_MIN + 5)
     for _ in range(2):
         staging.drop_blob("a", name)
@@ -86,9 +86,10 @@ def test_blobs_are_fetched_by_their_session_until_dropped() -> None:
     staging = Staging()
     staging.open("a", "t", 1)
     staging.open("b", "t", 1)
-    name = staging.add_blob("a", memoryview(b"data"))
+    name, pieces = staging.add_blob("a", 4)
+    pieces.append(b"data")
     assert staging.blob("b", name) is None
-    assert bytes(staging.blob("a", name) or b"") == b"data"
+    assert staging.blob("a", name) == Blob(4, [b"data"])
     staging.drop_blob("a", name)
     assert staging.blob("a", name) is None
 
@@ -123,11 +124,11 @@ def test_answers_that_wait_are_bounded_for_all_sessions_of_a_tenant_together() -
     staging = Staging(tenant_answer_bytes_max=most)
     for session, tenant in (("a", "t"), ("b", "t"), ("c", "u")):
         staging.open(session, "token", 25, tenant=tenant)
-    name = staging.add_blob("a", memoryview(bytes(1000)))
+    name, _ = staging.add_blob("a", 1000)
     assert room(staging, "b") == (most - 1000, most) and room(staging, "c") == (most, most)
     staging.drop_blob("a", name)
     assert room(staging, "b") == (most, most)
-    staging.add_blob("a", memoryview(bytes(1000)))
+    staging.add_blob("a", 1000)
     staging.close("a")
     assert room(staging, "b") == (most, most)
 
