@@ -299,8 +299,9 @@ class Session:
             return any(read.blob for answer in self._state.answers.values() if answer.done is not None for read in answer.done.reads)
 
     def _take_image(self) -> None:
-        image: list[tuple[int, ReadBytes]] = []
-        for group in groups(self._log.live()):
+        held, known = self._log.live()
+        image = list(known.items())
+        for group in groups({handle: nbytes for handle, nbytes in held.items() if handle not in known}):
             sent, _ = self._submit(Flush(reads=[(handle, 0, nbytes) for handle, nbytes in group]))
             if not self._state.all_answered():
                 return

@@ -292,7 +292,7 @@ def test_after_an_image_only_later_batches_are_repeated(node: Node, said: list[s
     for one in (session, plain):
         upload(one, 1, np.arange(float(N)))
         programs_of(one, seed, 40)
-    live = session._log.live()
+    live, _ = session._log.live()
     assert session._log.base > 60 and len(live) == 9
     want = contents(plain, live)
     for kills in range(1, 3):

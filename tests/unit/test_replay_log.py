@@ -102,8 +102,28 @@ def test_the_buffers_of_a_session_are_those_of_the_image_and_of_the_batches_sinc
     log.keep(4, program.flush([1, 10], allocs=[(11, 0)]), done(4))
     log.keep(5, increment(4).flush([1], frees=[2]), done(5))
     log.keep(6, uploaded(12, 3), done(6))
-    assert log.live() == {1: 32, 10: 256, 11: 0, 12: 3}
+    assert log.live() == ({1: 32, 10: 256, 11: 0, 12: 3}, {12: bytes(3)})
     assert [seq for seq, _ in log] == [4, 5, 6] and 3 in log and 7 not in log
+
+
+def test_only_buffers_that_were_written_are_fetched_for_an_image() -> None:
+    """Weights that are used and not changed travel once, and are known from then on."""
+    builder = Builder()
+    weights, x = builder.external(DType.F64, (4,)), builder.external(DType.F64, (4,))
+    builder.emit("add", x, (x, weights))
+    step = Program(builder)
+    log = ReplayLog(128 * MIB)
+    log.take(3, [(1, b"a" * 32), (2, b"b" * 32), (3, bytes(40 * MIB)), (4, b"d")])
+    log.keep(4, step.flush([1, 2]), done(4))
+    log.keep(5, uploaded(5, 32), done(5))
+    log.keep(6, step.flush([1, 5], frees=[4]), done(6))
+    log.keep(7, Flush(uploads=[(4, memoryview(b"again"))]), done(7))
+    held, known = log.live()
+    assert held == {1: 32, 2: 32, 3: 40 * MIB, 4: 5, 5: 32}
+    assert known == {1: b"a" * 32, 3: bytes(40 * MIB), 4: b"again"}
+    assert log.has_room_for_image(small=True)
+    log.keep(8, step.flush([3, 3]), done(8))
+    assert not log.has_room_for_image(small=True) and log.has_room_for_image(small=False)
 
 
 def test_groups_of_buffers_are_bounded_in_number_and_bytes() -> None:

@@ -103,17 +103,22 @@ class ReplayLog:
             return 10 * cost_s <= since_s
         return since_s > target_s and 50 * cost_s <= since_s
 
-    def live(self) -> dict[int, int]:
-        """Bytes of the buffers that the session holds, by handle."""
+    def live(self) -> tuple[dict[int, int], dict[int, ReadBytes]]:
+        """Bytes of the buffers that the session holds, by handle, and what is in those that the client knows: they were uploaded, or are in
+        the image, and not written since."""
+        known = dict(self._image)
         held = {handle: len(data) for handle, data in self._image}
         made: Made = {}
         for _, kept in self:
-            follow(held, kept.flush, made)
-        return held
+            follow(held, kept.flush, made, known)
+        return held, known
 
     def has_room_for_image(self, *, small: bool) -> bool:
-        """Whether an image of the buffers fits, beside none of the batches before it; ``small``: into one batch."""
-        return sum(self.live().values()) <= (min(_GROUP_BYTES, self._bytes_max) if small else self._bytes_max)
+        """Whether an image of the buffers fits, beside none of the batches before it; ``small``: what is to be fetched for it into one
+        batch."""
+        held, known = self.live()
+        fetched = sum(nbytes for handle, nbytes in held.items() if handle not in known)
+        return sum(held.values()) <= self._bytes_max and not (small and fetched > _GROUP_BYTES)
 
     def take(self, seq: int, image: list[tuple[int, ReadBytes]]) -> None:
         """``image`` is what the session's buffers hold after batch ``seq``; earlier batches are forgotten."""
@@ -160,27 +165,39 @@ def groups(held: dict[int, int]) -> list[list[tuple[int, int]]]:
     return found
 
 
-Made = MutableMapping[tuple[bytes, bytes], tuple[tuple[int, int], ...]]
-"""By digests of a program and its dims: (position in ``handles``, bytes) of the buffers that it makes."""
+Made = MutableMapping[tuple[bytes, bytes], tuple[tuple[tuple[int, int], ...], tuple[int, ...]]]
+"""By digests of a program and its dims: (position in ``handles``, bytes) of the buffers that it makes, and the positions of all that it
+may write."""
 
 
-def follow(held: dict[int, int], flush: Flush, made: Made) -> None:
-    """Make of ``held``, the bytes of a session's buffers by handle, what they are after ``flush``. ``made``: what is known of programs."""
+def follow(held: dict[int, int], flush: Flush, made: Made, known: dict[int, ReadBytes] | None = None) -> None:
+    """Make of ``held``, the bytes of a session's buffers by handle, what they are after ``flush``, and of ``known``, what is in some of
+    them, too. ``made``: what is known of programs."""
     held.update(flush.allocs)
     held.update((handle, data.nbytes) for handle, data in flush.uploads)
+    if known is not None:
+        known.update(flush.uploads)
     if flush.program:
         key = (flush.program, flush.dims_digest)
         if key not in made:
-            made[key] = _created(flush)
-        held.update((flush.handles[at], nbytes) for at, nbytes in made[key])
+            made[key] = _effects(flush)
+        created, written = made[key]
+        held.update((flush.handles[at], nbytes) for at, nbytes in created)
+        if known:
+            for at in written:
+                known.pop(flush.handles[at], None)
     for handle in flush.frees:
         del held[handle]
+        if known:
+            known.pop(handle, None)
 
 
-def _created(flush: Flush) -> tuple[tuple[int, int], ...]:
+def _effects(flush: Flush) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...]]:
     program = decode_program(flush.program_body)
-    sizes = bind(program, flush.dims).nbytes
-    return tuple((at, sizes[n]) for at, n in enumerate(visible(program)) if program.buffers[n] == BufferKind.CREATED)
+    sizes, outs = bind(program, flush.dims).nbytes, {ref.buffer for instr in program.code for ref in instr.outs}
+    numbered = tuple(enumerate(visible(program)))
+    created = tuple((at, sizes[n]) for at, n in numbered if program.buffers[n] == BufferKind.CREATED)
+    return created, tuple(at for at, n in numbered if n in outs)
 
 
 def visible(program: Program) -> list[int]:
