@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
@@ -125,7 +126,7 @@ class Rebuild:
             state.repeated = {seq: (kept, seq in state.answers) for seq, kept in log}
             state.repeated |= {seq: (Kept(flush, ()), False) for seq, flush in enumerate(restored, skipped + 1)}
             todo = {seq: Sent(seq, kept.again(whole=whole)) for seq, (kept, whole) in state.repeated.items()} | unanswered
-            state.todo = dict(sorted(todo.items()))
+            state.todo = OrderedDict(sorted(todo.items()))  # taken from its front, which takes a plain one ever longer
             state.sent.clear()
             for seq in state.answers.keys() & state.repeated.keys():
                 state.answers[seq].done = None

@@ -8,6 +8,7 @@ import os
 import secrets
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -174,7 +175,7 @@ class SessionState:
         #: the last session on a node that was lost
         self.lost = ""
         #: batches that have not been sent to the new session yet
-        self.todo: dict[int, Sent] = {}
+        self.todo: OrderedDict[int, Sent] = OrderedDict()
         #: of those that were answered before: what was kept, and whether all their answers are wanted again
         self.repeated: dict[int, tuple[Kept, bool]] = {}
         #: losses since a batch was answered for the first time
