@@ -42,6 +42,9 @@ _DRAIN_S: Final = 30.0
 _KILLED_S: Final = 1.5
 _URGENT_S: Final = 5.0
 """More work than that is not repeated when the node is being stopped: an image is taken first, although the script waits for it."""
+_FIRST_IMAGE_BYTES_S: Final = 3e8
+"""The speed that the first image of a session is expected to have: the lowest that was measured, into memory that a virtual machine had not
+used before."""
 
 
 class Session:
@@ -280,14 +283,22 @@ class Session:
         if self._log.lack and self._recoverable:
             self._recoverable = False
             progress.say(f"wooly: if a node loses its memory, this script ends from now on; {self._log.lack}")
-        due = self._log.image_due(since_s=began_s - self._image_s, target_s=self._target_s, cost_s=self._image_cost_s)
-        if not due or self._blobs_untaken():
+        if not self._image_due(began_s) or self._blobs_untaken():
             return
+        if not self._image_cost_s:
+            self._image_cost_s = self._log.fetched_bytes() / _FIRST_IMAGE_BYTES_S
+            if not self._image_due(began_s):
+                return
+        before = self._log.base
         with contextlib.suppress(WoolyError):  # an image more or less; the session's fault is raised by what follows
             if self._all_taken():
                 self._take_image()
         self._image_s = time.monotonic()
-        self._image_cost_s = self._image_s - began_s
+        if self._log.base > before:
+            self._image_cost_s = self._image_s - began_s
+
+    def _image_due(self, now_s: float) -> bool:
+        return self._log.image_due(since_s=now_s - self._image_s, target_s=self._target_s, cost_s=self._image_cost_s)
 
     def _all_taken(self) -> bool:
         """Wait until every batch is answered; False as well if answers are still to be fetched from the node."""

@@ -306,6 +306,17 @@ def test_after_an_image_only_later_batches_are_repeated(node: Node, said: list[s
     assert session.totals is not None and session.totals.launches == 38 * 2 + 1, "what was repeated counts once"
 
 
+def test_a_first_image_that_may_take_more_than_a_fiftieth_of_the_time_waits(node: Node) -> None:
+    bases = []
+    for nbytes in (8 * N, 256 << 20):
+        session = node.open(recovery_target_s=0)
+        session.wait(session.submit(Flush(allocs=[(1, nbytes)])))
+        for _ in range(4):
+            session.wait(session.submit(increment(N).flush([1])))
+        bases.append(session._log.base)
+    assert bases[0] > 0 and bases[1] == 0
+
+
 def test_a_session_that_is_lost_again_and_again_is_over(node: Node, said: list[str]) -> None:
     """Its own batch may be what ends the executor: nothing is answered for the first time in between."""
     session = node.open()

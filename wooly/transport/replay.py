@@ -96,7 +96,8 @@ class ReplayLog:
 
     def image_due(self, *, since_s: float, target_s: float, cost_s: float) -> bool:
         """Whether an image is worth its time: so that no more than ``target_s`` of work is repeated, for at most a fiftieth of the time; or
-        because the log is half full, for at most a tenth. ``since_s``: since the last image; ``cost_s``: what that took."""
+        because the log is half full, for at most a tenth. ``since_s``: since the last image; ``cost_s``: what that took, or the first may
+        take."""
         if not self.whole or not self._kept:
             return False
         if 2 * self._batch_bytes > self._bytes_max - self._image_bytes:
@@ -113,12 +114,16 @@ class ReplayLog:
             follow(held, kept.flush, made, known)
         return held, known
 
+    def fetched_bytes(self) -> int:
+        """What is to be fetched for an image."""
+        held, known = self.live()
+        return sum(nbytes for handle, nbytes in held.items() if handle not in known)
+
     def has_room_for_image(self, *, small: bool) -> bool:
         """Whether an image of the buffers fits, beside none of the batches before it; ``small``: what is to be fetched for it into one
         batch."""
-        held, known = self.live()
-        fetched = sum(nbytes for handle, nbytes in held.items() if handle not in known)
-        return sum(held.values()) <= self._bytes_max and not (small and fetched > _GROUP_BYTES)
+        held, _ = self.live()
+        return sum(held.values()) <= self._bytes_max and not (small and self.fetched_bytes() > _GROUP_BYTES)
 
     def take(self, seq: int, image: list[tuple[int, ReadBytes]]) -> None:
         """``image`` is what the session's buffers hold after batch ``seq``; earlier batches are forgotten."""
