@@ -82,7 +82,7 @@ _BOOK_PAUSE_NS: Final = 10**8
 _ENDED_MAX: Final = 256
 _WARM_MAX: Final = 4096
 _OVERHEAD_NS: Final = 200_000
-"""What the executor does for a session beside its launches is reported to the dispatcher once it is so much."""
+"""What the executor does for a session beside its launches is reported to the dispatcher in portions of at least this much."""
 _EXECUTOR_LOST: Final = "executor_lost"
 _NODE_RESTARTED: Final = "node_restarted"
 _DONE: Final = "done"
