@@ -318,6 +318,8 @@ class Session:
                 return
             image += zip((handle for handle, _ in group), self._take(Ticket(sent.seq, len(group))), strict=True)
         state = self._state
+        for _ in range(state.remote.skipped + len(groups({handle: len(data) for handle, data in image})) - state.seq):
+            self._submit(Flush())  # what builds the image takes the numbers of batches before its end
         if not state.all_answered():
             return
         # What an image holds is not repeated: it is charged nowhere, unless the log has it before the node can die.

@@ -21,7 +21,7 @@ from bus_schemas.events import SessionClosedFact, SessionOpenedFact, UsageRecord
 from bus_schemas.session import CloseSession, OpenSession, SessionClosed, SessionOpened
 from services.kit.process import spawn
 from tests.support.builder import Builder
-from tests.support.node import Node, Program, beyond_its_table, floats, increment, until
+from tests.support.node import NO_IMAGES_S, Node, Program, beyond_its_table, floats, increment, until
 from tests.support.stack import ROOT
 from wis.dtypes import DType
 from wooly import progress
@@ -315,6 +315,27 @@ def test_a_first_image_that_may_take_more_than_a_fiftieth_of_the_time_waits(node
             session.wait(session.submit(increment(N).flush([1])))
         bases.append(session._log.base)
     assert bases[0] > 0 and bases[1] == 0
+
+
+def test_an_image_may_take_more_batches_to_build_than_were_sent(node: Node) -> None:
+    """Buffers that came in one batch, and were not fetched for the image, go back in several."""
+    session = node.open()
+    upload(session, 1, np.zeros(N))
+    for kills in (1, 2):
+        before, held = session._log.base, range(10_000 * kills, 10_000 * kills + 3_000 * kills)
+        session.submit(Flush(uploads=[(at, memoryview(b"%d" % at)) for at in held]))
+        session._target_s, session._image_cost_s = 0, 0.0
+        add_one(session, 1)
+        assert session._log.base > before
+        session._target_s = NO_IMAGES_S
+        add_one(session, 3)
+        node.kill_executor()
+        until(lambda kills=kills: node.stats().executor_restarts == kills and node.info().devices, "a new executor")
+        assert value(session) == 4 * kills
+        some = held[::100]
+        assert session.wait(session.submit(Flush(reads=[(at, 0, 5) for at in some]))) == [b"%d" % at for at in some]
+    session.close()
+    assert session.totals is not None and session.totals.launches == 8, "what was repeated counts once"
 
 
 def test_a_session_that_is_lost_again_and_again_is_over(node: Node, said: list[str]) -> None:
