@@ -509,7 +509,7 @@ class Device:
         session.overhead_ns += max(0, done.finish_ns - done.begin_ns - (wall_ns if done.core_ns else 0))
         if session.overhead_ns >= _OVERHEAD_NS:
             self._on(core.OverheadMeasured(now_ns, done.session, session.overhead_ns))
-            session.overhead_ns = 0
+            session.overhead_ns, now_ns = 0, time.monotonic_ns()  # what that decided may be back already, at a later time
         if done.status in (RAN, FAULTED):
             self._over(session, done)
             outcome = core.FAULT if done.status == FAULTED else core.OK

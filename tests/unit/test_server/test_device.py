@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bus_schemas.batch import Done, decode_batch, decode_done
@@ -24,18 +25,19 @@ from services.server.facts import FactLog
 from services.server.journal_stream import JournalStream, ProgramLane
 from services.server.protocol import Command, Execute, Forget, Prepare
 from services.server.sessions import SessionRecord
-from tests.support.executor import batch_of, executor_settings
+from tests.support.executor import batch_of, chain_of, executor_settings
 from tests.support.node import increment
 from wooly.link import Flush
 
 SIZE = 100
+CONFIG = DispatchConfig(parked_batches_max=2)
 RECORD = SessionRecord(session="s", terms=TaskTerms(tenant="acme", task="t", priority=2), token="token", epoch=1)
 
 
 class Bench:
     """A device with its session open; ``sent`` are the commands that concern batches, ``dones`` the answers."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, config: DispatchConfig) -> None:
         self.sent: list[Command] = []
         self.dones: list[Done] = []
         self._came = asyncio.Event()
@@ -46,7 +48,7 @@ class Bench:
             gpu=0,
             settings=lambda domain: executor_settings(folder),
             accounting=Accounting("n", 0, facts, lambda: ("", 0), Allowances(time.time_ns, time.monotonic_ns)),
-            config=DispatchConfig(parked_batches_max=2),
+            config=config,
             log_factory=lambda: DispatchLog(folder / "dispatch", 0, 1, lane),
             memory_lane=journal.lane(0, VRAM),
             programs=ProgramLane(journal.lane(0, PROGRAMS)),
@@ -84,9 +86,11 @@ class Bench:
         return [command.batch for command in self.sent if not isinstance(command, Forget) and command.batch]
 
 
-def on_a_device(folder: Path, monkeypatch: pytest.MonkeyPatch, body: Callable[[Bench], Awaitable[None]]) -> None:
+def on_a_device(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, body: Callable[[Bench], Awaitable[None]], config: DispatchConfig = CONFIG
+) -> None:
     async def run() -> None:
-        bench = Bench(folder, monkeypatch)
+        bench = Bench(folder, monkeypatch, config)
         await bench.device.start()
         await bench.device.open(RECORD)
         try:
@@ -182,3 +186,27 @@ def test_an_executor_that_exceeds_its_memory_is_lost_with_that_reason(tmp_path: 
         assert not bench.device.sessions
 
     on_a_device(tmp_path, monkeypatch, body)
+
+
+def test_a_launch_that_is_taken_back_at_once_does_not_disturb_the_report_it_came_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the executor did beside a launch is told before the launch itself: what is decided on that may come back meanwhile."""
+    paced = msgspec.structs.replace(RECORD, session="p", terms=TaskTerms(tenant="lab", task="u", priority=2, pace_percent=1))
+
+    async def body(bench: Bench) -> None:
+        device = bench.device
+        await device.open(paced)
+        for seq, flush in ((1, Flush(allocs=[(1, 8 * SIZE)])), (2, chain_of(8, SIZE).flush([1])), (3, Flush())):
+            data = batch_of("p", seq, flush)
+            device.batch(device.sessions["p"], decode_batch(data), data, seq)
+        await bench.answers(2)
+        passes = device.gate.passes
+        monkeypatch.setattr(device.gate, "passes", lambda name, seq: name != "p" and passes(name, seq))
+        bench.batch(1, Flush(allocs=[(1, 64 << 20)]))
+        time.sleep(1)  # noqa: ASYNC251  # the loop is held up: the pace lets the other session go by the time of the report
+        await bench.answers(3)
+        bench.batch(2, Flush())
+        assert [(done.session, done.seq) for done in await bench.answers(4)] == [("p", 1), ("p", 2), ("s", 1), ("s", 2)]
+
+    on_a_device(tmp_path, monkeypatch, body, DispatchConfig(pace_burst_ns=1))
