@@ -226,6 +226,19 @@ def test_timeslice_takes_turns_whatever_the_priority() -> None:
     assert max(launch.limit_ns for launch in launches(outcome.records)) <= config.quantum_ns
 
 
+def test_a_slice_without_core_time_takes_its_time_from_a_turn_once() -> None:
+    """Answers are read in slices whose time is told as overhead."""
+    dispatch = Dispatch()
+    dispatch.on(ConfigChanged(0, DispatchConfig(policy=TIMESLICE)))
+    dispatch.on(SessionOpened(0, "a", 1, 0))
+    dispatch.on(BatchArrived(0, "a", 1, 0, 1))
+    session = dispatch.state.sessions["a"]
+    before_ns = session.turn_left_ns
+    dispatch.on(OverheadMeasured(MS, "a", MS))
+    dispatch.on(LaunchStopped(MS, "a", 0, 0, MS))
+    assert session.turn_left_ns == before_ns - MS
+
+
 def test_a_launch_that_is_stopped_before_it_began_costs_no_share() -> None:
     """Two tenants of one level have learnt that a batch takes 10 ms. The next launch is charged so much in advance, and is stopped for a
     higher tenant before it began: its tag is what it was. A slice that ran 1 ms is charged 1 ms."""
