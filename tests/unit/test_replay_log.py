@@ -126,6 +126,14 @@ def test_only_buffers_that_were_written_are_fetched_for_an_image() -> None:
     assert not log.has_room_for_image(small=True) and log.has_room_for_image(small=False)
 
 
+def test_what_an_image_fetches_is_estimated_while_an_answer_is_lost() -> None:
+    """A batch may be answered before the one whose buffer it frees: that answer is sent again later."""
+    log = ReplayLog(MIB)
+    log.keep(1, Flush(allocs=[(1, 8)]), done(1))
+    log.keep(3, Flush(allocs=[(3, 16)], frees=[2]), done(3))
+    assert log.fetched_bytes() == 24
+
+
 def test_groups_of_buffers_are_bounded_in_number_and_bytes() -> None:
     held = dict.fromkeys(range(2000), 0) | {3000: 100 * MIB, 3001: 1, 3002: 31 * MIB, 3003: MIB, 3004: 0}
     found = groups(held)

@@ -192,7 +192,7 @@ def follow(held: dict[int, int], flush: Flush, made: Made, known: dict[int, Read
             for at in written:
                 known.pop(flush.handles[at], None)
     for handle in flush.frees:
-        del held[handle]
+        held.pop(handle, None)  # not there: the answer of the batch that made it was lost on its way
         if known:
             known.pop(handle, None)
 
