@@ -285,7 +285,7 @@ class Session:
             progress.say(f"wooly: if a node loses its memory, this script ends from now on; {self._log.lack}")
         if not self._image_due(began_s) or self._blobs_untaken():
             return
-        if not self._image_cost_s:
+        if not self._log.base:
             self._image_cost_s = self._log.fetched_bytes() / _FIRST_IMAGE_BYTES_S
             if not self._image_due(began_s):
                 return

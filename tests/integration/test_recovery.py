@@ -317,6 +317,15 @@ def test_a_first_image_that_may_take_more_than_a_fiftieth_of_the_time_waits(node
     assert bases[0] > 0 and bases[1] == 0
 
 
+def test_what_a_first_image_may_take_is_estimated_again_when_it_is_due(node: Node) -> None:
+    session = node.open(recovery_target_s=0)
+    for handle, nbytes, passed_s in ((1, 20 << 20, 1), (2, 256 << 20, 20)):
+        session.wait(session.submit(Flush(allocs=[(handle, nbytes)])))
+        session._image_s -= passed_s
+        session.wait(session.submit(Flush()))
+    assert session._log.base == 0
+
+
 def test_an_image_may_take_more_batches_to_build_than_were_sent(node: Node) -> None:
     """Buffers that came in one batch, and were not fetched for the image, go back in several."""
     session = node.open()
