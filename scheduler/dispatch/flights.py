@@ -172,7 +172,7 @@ def _charge(state: DispatchState, session: SessionState, flight: Flight, core_ns
         with_others_ns = state.now_ns - flight.contended_ns if flight.contended_ns >= 0 else 0
         shared_ns = core_ns * min(with_others_ns, wall_ns) // wall_ns if wall_ns else 0
     session.tag += fair.virtual(shared_ns, session.weight) - flight.charged
-    _spend(state, session, wall_ns if core_ns else 0, core_ns)  # time without core time is told as overhead
+    _spend(state, session, wall_ns if core_ns else 0, core_ns)  # the rest is in OverheadMeasured
     if session.pace_permille:
         pacing.spend(session, state.config, state.now_ns, core_ns - flight.estimate_ns)
 
