@@ -227,7 +227,7 @@ def test_timeslice_takes_turns_whatever_the_priority() -> None:
 
 
 def test_a_slice_without_core_time_takes_its_time_from_a_turn_once() -> None:
-    """Answers are read in slices whose time is told as overhead."""
+    """Answers are read in slices whose time counts as overhead."""
     dispatch = Dispatch()
     dispatch.on(ConfigChanged(0, DispatchConfig(policy=TIMESLICE)))
     dispatch.on(SessionOpened(0, "a", 1, 0))

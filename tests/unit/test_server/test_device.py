@@ -191,7 +191,7 @@ def test_an_executor_that_exceeds_its_memory_is_lost_with_that_reason(tmp_path: 
 def test_a_launch_that_is_taken_back_at_once_does_not_disturb_the_report_it_came_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the executor did beside a launch is told before the launch itself: what is decided on that may come back meanwhile."""
+    """What the executor did beside a launch is reported before the launch itself: what is decided on that may come back meanwhile."""
     paced = msgspec.structs.replace(RECORD, session="p", terms=TaskTerms(tenant="lab", task="u", priority=2, pace_percent=1))
 
     async def body(bench: Bench) -> None:
