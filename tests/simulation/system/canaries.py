@@ -63,6 +63,17 @@ def restores_zeros(restore: Any) -> Any:
     return restored
 
 
+def knows_what_was_written(live: Any) -> Any:
+    """an image has what was uploaded into a buffer, although programs wrote it since"""
+
+    def known(self: ReplayLog) -> tuple[dict[int, int], dict[int, Any]]:
+        held, _ = live(self)
+        uploaded = dict(self._image) | {handle: data for _, kept in self for handle, data in kept.flush.uploads}
+        return held, {handle: data for handle, data in uploaded.items() if held.get(handle) == len(data)}
+
+    return known
+
+
 def counts_instead_of_reaching(_: Any) -> Any:
     """batches are repeated beyond the answers that the node keeps"""
     return lambda self, seq: len(self.sent) < self.remote.info.limits.outstanding_batches_max
@@ -210,6 +221,7 @@ CANARIES: Final[dict[Canary, tuple[Any, str]]] = {
     drops_uploads: (ReplayLog, "keep"),
     keeps_what_the_image_has: (ReplayLog, "take"),
     restores_zeros: (ReplayLog, "restore"),
+    knows_what_was_written: (ReplayLog, "live"),
     counts_instead_of_reaching: (SessionState, "in_reach"),
     builds_again_what_is_closed: (SessionState, "left"),
     hears_lost_sessions: (Session, "_on_done"),
@@ -242,6 +254,7 @@ _NEAR: Final[dict[Canary, int]] = {
     charges_given_up_work: 130,
     keeps_what_the_image_has: 40,
     restores_zeros: 40,
+    knows_what_was_written: 40,
     uses_images_too_early: 40,
     repeats_what_an_image_holds: 440,
 }

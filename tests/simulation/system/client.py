@@ -21,7 +21,8 @@ from tests.simulation.system.wire import Broker, BusThread, Nats, Network
 from wooly import session
 from wooly.errors import ApiError, NoServerError, WoolyError
 from wooly.link import Flush, Ticket
-from wooly.transport import data_port, moving, opening, patience, recovery, session_state
+from wooly.transport import data_port, moving, opening, patience, recovery, replay, session_state
+from wooly.transport.replay import follow
 
 __all__ = ["LIMITS", "Client", "content", "replaced"]
 
@@ -269,6 +270,13 @@ class _Bus(BusThread):
             fiber.block(0.5)
 
 
+def _follow(held: dict[int, int], flush: Flush, made: Any, known: dict[int, Any] | None = None) -> None:
+    """A program of these scripts is in its scalars: its third is the buffer that it writes (``device.apply``)."""
+    follow(held, flush, made, known)
+    if known and flush.scalars:
+        known.pop(int(flush.scalars[2]), None)  # type: ignore[arg-type]  # of integers
+
+
 @contextlib.contextmanager
 def replaced(clients: list[Client]) -> Iterator[None]:
     """The product's client with what reaches outside replaced."""
@@ -304,6 +312,7 @@ def replaced(clients: list[Client]) -> Iterator[None]:
             (opening, "progress", _Progress),
             (patience, "progress", _Progress),
             (data_port, "threading", Threads),
+            (replay, "follow", _follow),
             (node, "LIMITS", LIMITS),
         ):
             stack.enter_context(patch.object(owner, name, new))
