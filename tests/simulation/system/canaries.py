@@ -247,7 +247,6 @@ CANARIES: Final[dict[Canary, tuple[Any, str]]] = {
 
 
 _NEAR: Final[dict[Canary, int]] = {
-    counts_instead_of_reaching: 310,
     builds_again_what_is_closed: 480,
     hears_lost_sessions: 225,
     gives_a_batch_away: 218,
