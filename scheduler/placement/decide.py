@@ -217,7 +217,9 @@ def _refuse_alone(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Refusal
     members = sorted(view.gang_waiting(task), key=lambda member: rank(view, member, at_ns))
     for number, member in enumerate(members):
         wish = member.submitted
-        found = survey(then, wish, kept_from(view, wish, at_ns))
+        placed = {before.submitted.task for before in members[:number]}  # nothing is kept for them any more
+        kept = {device: holder for device, holder in kept_from(view, wish, at_ns).items() if holder not in placed}
+        found = survey(then, wish, kept)
         _, chosen = _choose(found, scores(parts(then, found.fits, member.priority, found.need)), wish.gpu_count)
         if not chosen:
             detail = f"{number} of the {len(members)} tasks of gang {task.gang} that wait fit now"

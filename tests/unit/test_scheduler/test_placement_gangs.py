@@ -43,6 +43,14 @@ def test_no_member_is_placed_before_the_last_one_fits() -> None:
     assert places(cluster, "r0", "r1") == ["a", "a"]
 
 
+def test_what_is_reserved_for_one_member_does_not_keep_the_others_out() -> None:
+    cluster = Cluster(node("a", 16), task("other", 10), member("r0", 6, 2), member("r1", 6, 2))
+    cluster.go(10)
+    assert set(cluster.view.reservations.values()) == {"r0"}
+    cluster.end("other", 11)
+    assert places(cluster, "r0", "r1") == ["a", "a"] and not cluster.view.reservations
+
+
 def test_another_tenants_task_does_not_come_between_the_members() -> None:
     """Its turn is between theirs, and it would take the room of the second one."""
     facts = [task("full", 10), member("r0", 5, 2), member("r1", 5, 2)]
