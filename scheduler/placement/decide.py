@@ -29,7 +29,7 @@ from scheduler.placement import columns as col
 from scheduler.placement import reasons as why
 from scheduler.placement.columns import Hold, Ints
 from scheduler.placement.feasible import Refusal, capacity_of_row, refuse_cluster, refuse_count, refuse_device, refuse_node, refuse_reserved
-from scheduler.placement.order import kept_from, known_task, next_reservation, priority_of, rank
+from scheduler.placement.order import kept_from, known_task, missing_members, next_reservation, priority_of, rank
 from scheduler.placement.states import PACK, PRIORITY_MAX
 from scheduler.placement.survey import CODES, Survey, survey
 from scheduler.placement.view import ClusterView
@@ -180,7 +180,7 @@ def _decide(view: ClusterView, task: TaskSubmitted, at_ns: int, *, full: bool) -
     counts = found.counts()
     reserved = None
     waiting = known_task(view, task)
-    if not chosen and waiting is not None and waiting.waiting and (alone is None or alone[2] != why.GANG_INCOMPLETE):
+    if not chosen and waiting is not None and waiting.waiting:
         reserved = next_reservation(view, waiting, at_ns, found)
     refusals, refused = _refusals(view, task, found, counts, kept, None if full else EXAMPLES), Counter(counts)
     if alone is not None:
@@ -207,9 +207,9 @@ def _refuse_alone(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Refusal
     known = known_task(view, task)
     if known is None or known.hosts:
         return None
-    live = len(view.gangs.get((task.tenant, task.gang), ()))
-    if live < task.gang_size:
-        detail = f"{live} of the {task.gang_size} tasks of gang {task.gang} are submitted"
+    missing = missing_members(view, known)
+    if missing > 0:
+        detail = f"{task.gang_size - missing} of the {task.gang_size} tasks of gang {task.gang} are submitted"
         return ("", why.NODE_WIDE, why.GANG_INCOMPLETE, detail)
     then = copy(view)
     then.columns = copy(view.columns)

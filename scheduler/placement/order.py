@@ -35,6 +35,7 @@ from scheduler.placement.view import ClusterView
 __all__ = [
     "Rank", "effective_priority", "rank", "rank_of_wish", "priority_of", "queue_order", "in_order", "rises_ns", "next_rise_ns", "kept_from",
     "known_task", "NEVER", "Place", "shortfalls", "nearest", "next_reservation", "protected_from_ns",
+    "missing_members",
 ]  # fmt: skip
 
 Rank = tuple[int, int, int, str]
@@ -172,9 +173,15 @@ def nearest(missing: Ints, gpu_count: int, found: Survey, count: int) -> list[Pl
 
 
 def protected_from_ns(view: ClusterView, task: TaskView) -> int | None:
-    """From when on a waiting task may reserve, None: never."""
+    """From when on a waiting task may reserve, None: never (nor while its gang is not whole, which it might never be)."""
     protect_ms = view.setting(QUEUE_PROTECT_MS)
-    return task.wait_from_ns + protect_ms * MS if protect_ms and task.queues else None
+    return task.wait_from_ns + protect_ms * MS if protect_ms and task.queues and missing_members(view, task) <= 0 else None
+
+
+def missing_members(view: ClusterView, task: TaskView) -> int:
+    """How many tasks of its gang must be submitted before a waiting task may be placed; 0 or less: none."""
+    said = task.submitted
+    return 0 if task.hosts or not said.gang else said.gang_size - len(view.gangs.get((said.tenant, said.gang), ()))
 
 
 def next_reservation(view: ClusterView, task: TaskView, at_ns: int, found: Survey) -> Reservation | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from bus_schemas.events import TaskPlaced, TaskStateChanged
 from scheduler.placement.decide import Decision, decide
-from scheduler.placement.order import MS, in_order, next_rise_ns, protected_from_ns
+from scheduler.placement.order import MS, in_order, missing_members, next_rise_ns, protected_from_ns
 from scheduler.placement.reasons import GANG
 from scheduler.placement.state import Shape, TaskView
 from scheduler.placement.states import DISPLACED_WAIT_MS, FAILED, QUEUE_AGE_MS, QUEUE_PROTECT_MS, QUEUE_RESERVATIONS, REASON_QUEUE_TIMEOUT
@@ -133,7 +133,7 @@ class _Hopeless:
         """Whether a decision now could give a task other devices than it has reserved."""
         if task.reserved is not None:
             return True
-        if not self.protect_ns or at_ns - task.wait_from_ns < self.protect_ns or not task.queues:
+        if not self.protect_ns or at_ns - task.wait_from_ns < self.protect_ns or not task.queues or missing_members(view, task) > 0:
             return False
         if demands(view, task) in self.unreservable:
             return False

@@ -619,6 +619,7 @@ class ClusterView(ClusterState):
             (self.live.add if task.live else self.live.remove)(name)
             self.live_of[tenant] = self.live_of.get(tenant, 0) + (1 if task.live else -1)
             if task.submitted.gang:
+                self.changes += 1  # what is reserved for the others is not, while the gang is not whole
                 members = self.gangs.setdefault((tenant, task.submitted.gang), set())
                 (members.add if task.live else members.discard)(name)
                 if not members:

@@ -43,6 +43,19 @@ def test_no_member_is_placed_before_the_last_one_fits() -> None:
     assert places(cluster, "r0", "r1") == ["a", "a"]
 
 
+def test_nothing_is_reserved_for_a_gang_that_is_not_whole() -> None:
+    """It might never be: the tasks behind it would wait for nothing."""
+    cluster = Cluster(node("a", 10), task("other", 8), member("r0", 6, 2))
+    cluster.go(10)
+    assert not cluster.view.reservations
+    cluster.add(task("small", 2), 11)
+    assert cluster.where("small") == "a"
+    cluster.add(member("r1", 4, 2), 20)
+    assert set(cluster.view.reservations.values()) == {"r0"}, "it is whole"
+    cluster.add(TaskStateChanged(21, "r1", "cancelled"), 21)
+    assert not cluster.view.reservations
+
+
 def test_what_is_reserved_for_one_member_does_not_keep_the_others_out() -> None:
     cluster = Cluster(node("a", 16), task("other", 10), member("r0", 6, 2), member("r1", 6, 2))
     cluster.go(10)
