@@ -128,6 +128,8 @@ REASON_FAULT: Final = "a fault ended its session on the node; the script ended w
 REASON_NO_FIT: Final = "no device fits"
 REASON_QUEUE_TIMEOUT: Final = "no room came within the task's queue timeout"
 REASON_NEVER_STARTED: Final = "no session opened in time"
+REASON_TAKEN: Final = "a runner took its script"
+"""Of the fact that a task has started, by a controller that knew it as placed."""
 REASON_RESTARTED: Final = "node restarted without the task's sessions"
 REASON_DISPLACED: Final = "displaced"
 """Of a session that its node ended because the task is to run elsewhere."""

@@ -73,6 +73,7 @@ from scheduler.placement.states import (
     REASON_QUEUE_TIMEOUT,
     REASON_RESTARTED,
     REASON_SESSION_REUSED,
+    REASON_TAKEN,
     REPORTED,
     STARTED,
     STATES,
@@ -572,8 +573,10 @@ class ClusterView(ClusterState):
         task.shape = shape_of(task.submitted, leaving)
 
     def _late(self, task: TaskView, reason: str) -> bool:
-        """A controller ended the task for what was no longer so when the fact got its place in the log: by then it had room; or it waits
-        anew, or something of it runs."""
+        """A controller changed the task for what was no longer so when the fact got its place in the log: by then it had room; or it waits
+        anew, or something of it runs; or it had lost its place."""
+        if reason == REASON_TAKEN:
+            return task.phase is not Phase.PLACED
         if reason.startswith(REASON_QUEUE_TIMEOUT):
             return not task.waiting
         if reason in (REASON_NEVER_STARTED, REASON_RESTARTED):
@@ -584,7 +587,7 @@ class ClusterView(ClusterState):
         """A fact asks for a state (of STATES): the task takes it if a legal step leads there."""
         to = REPORTED.get(state)
         if to is not None and (task.phase, to) in TRANSITIONS:
-            self._transition(task, to, at_ns, reason)
+            self._transition(task, to, at_ns, "" if reason == REASON_TAKEN else reason)
 
     def _transition(self, task: TaskView, to: Phase, at_ns: int, reason: str = "") -> None:
         """A step of a task, and with it whether it waits, and whether it holds VRAM on its node. Raises IllegalTransition, with

@@ -44,7 +44,7 @@ from bus_schemas.runs import (
     run_state,
 )
 from scheduler.placement import TaskView
-from scheduler.placement.states import CANCELLED, COMPLETED, FAILED, LOST, STARTED, Phase, state_after
+from scheduler.placement.states import CANCELLED, COMPLETED, FAILED, LOST, REASON_TAKEN, STARTED, Phase, state_after
 from services.controller.actions import TaskActions
 from services.controller.errors import Invalid, TaskExists
 from services.controller.identity import Caller
@@ -350,7 +350,7 @@ class Runs:
             )
             await self._note_access(lambda _: issued, text.id, known.tenant, f"issued: member (submit) for {title}")
             await self._revoke(known)  # the key of an order that was lost
-        await self._change_task(known.task, lambda task: [(STARTED, "")] if task.phase is Phase.PLACED else [])
+        await self._change_task(known.task, lambda task: [(STARTED, REASON_TAKEN)] if task.phase is Phase.PLACED else [])
         return RunOrder(script, text.text if text is not None else "")
 
     async def _reported(self, subject: str, data: bytes) -> bytes | None:

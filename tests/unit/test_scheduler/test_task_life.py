@@ -21,7 +21,7 @@ from bus_schemas.events import (
 from scheduler.errors import IllegalTransition
 from scheduler.placement import ClusterView
 from scheduler.placement.reconcile import cancelled_by, overdue_tasks, sessions_to_end
-from scheduler.placement.states import STATES, STORY_MAX, TRANSITIONS, Phase
+from scheduler.placement.states import REASON_TAKEN, STATES, STORY_MAX, TRANSITIONS, Phase
 from tests.support.placement_histories import busy, live
 
 WAITING, PLACED, STARTED, COMPLETED, FAILED, CANCELLED, LOST = Phase
@@ -34,6 +34,8 @@ REFUSE = TaskRefused(3, "t", (), 0)
 OPEN = SessionOpenedFact(4, "s", "acme", "t", "n", 0, 2, 0)
 CLOSE = SessionClosedFact(5, "s", "n", "done", 0, 0, 0, 0, "")
 SILENT = NodeLost(5, "n", 1, "silent")
+TAKEN = TaskStateChanged(6, "t", "started", REASON_TAKEN)
+"""A runner took its script as its node was lost."""
 BACK = NodeRecovered(6, "n", 1)
 
 
@@ -58,6 +60,9 @@ def after(*events: Event) -> ClusterView:
         ((QUEUE, PLACE, SILENT), [WAITING, PLACED, WAITING]),
         ((ONCE, PLACE, SILENT), [WAITING, PLACED, FAILED]),
         ((QUEUE, SILENT, PLACE), [WAITING, PLACED, WAITING]),
+        ((QUEUE, PLACE, TAKEN), [WAITING, PLACED, STARTED]),
+        ((QUEUE, PLACE, SILENT, TAKEN), [WAITING, PLACED, WAITING]),
+        ((ONCE, PLACE, SILENT, TAKEN), [WAITING, PLACED, FAILED]),
         ((QUEUE, OPEN, CLOSE), [WAITING]),
         ((QUEUE, PLACE, OPEN, OPEN, CLOSE), [WAITING, PLACED, STARTED, COMPLETED]),
         ((QUEUE, PLACE, OPEN, SILENT, BACK), [WAITING, PLACED, STARTED, FAILED, STARTED]),
