@@ -101,7 +101,8 @@ def _commonest(task: TaskView) -> str:
     decision = task.decision
     if not isinstance(decision, TaskRefused) or not decision.refusals:
         return "not looked at yet"
-    counts = Counter(reason for _, _, reason, _ in decision.refusals)
+    # the refusals are a few examples of each reason, so they are counted only where an older log has no counts
+    counts = dict(decision.refused) or Counter(reason for _, _, reason, _ in decision.refusals)
     reason = max(sorted(counts), key=lambda name: counts[name])
     return REASON_TITLES.get(reason, reason)
 

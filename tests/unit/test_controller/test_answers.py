@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from bus_schemas.events import DeviceFact, NodeRegistered, TaskPlaced, TaskRefused, TaskSubmitted
+from bus_schemas.events import ConfigChanged, DeviceFact, NodeRegistered, TaskPlaced, TaskRefused, TaskSubmitted
 from scheduler.placement import ClusterView, decide
 from services.controller.presenters import rfc3339
 from services.controller.presenters.nodes import node_answer
-from services.controller.presenters.tasks import placement_answer, refusal_sentence, task_answer
+from services.controller.presenters.tasks import placement_answer, refusal_sentence, task_answer, task_row
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,14 @@ def test_the_sentence_for_the_user_groups_reasons() -> None:
     )
     nowhere = TaskRefused(0, "t", (("", -1, "no_nodes", "start one"),), 1)
     assert refusal_sentence(ClusterView(), nowhere) == "no device fits: no node has joined (start one)"
+
+
+def test_the_commonest_reason_is_that_of_most_devices_not_of_most_examples() -> None:
+    full = [NodeRegistered(1, name, name, "", 1, (DeviceFact(0, "gpu", "host", 8, 1 << 20),)) for name in "abcdefgh"]
+    drained = [ConfigChanged(1, name, "drained", 1) for name in "abc"]
+    view = view_with(*full, *drained, TaskSubmitted(2, "t", "acme", 0, 1 << 30, queue=True))
+    view.apply(99, decide(view, view.tasks["t"].submitted, 3).event())
+    assert task_row(view, view.tasks["t"]).refusal == "Not enough VRAM is left"
 
 
 def test_a_decision_on_a_node_unknown_today_is_still_shown() -> None:
