@@ -7,6 +7,7 @@ at each decision. Changes by other writers (another controller, an operator with
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +16,13 @@ from typing import Final
 import msgspec
 
 from bus_schemas.events import ActionTaken, ConfigChanged, Event, decode_events, encode_events
+from bus_schemas.subjects import event_subject
 from scheduler.placement.states import ENVIRONMENT, GLOBAL, GLOBAL_LIMITS, NODE_LIMITS, OVERCOMMIT_GLOBAL
 from services.controller.errors import LogUnreadable
 from services.controller.log_projection import LogProjection
 from services.controller.store import ConfigStore, Entry, StoreConflict, StoreUnavailable
 from services.controller.writer import Writer
-from services.kit.errors import BusRefused, BusUnavailable
+from services.kit.errors import BusRefused, BusUnavailable, Conflict
 from services.kit.log import get_logger
 
 __all__ = ["Configuration"]
@@ -82,19 +84,20 @@ class Configuration:
                     async for change in changes:
                         scope = _scope(change.key)
                         wanted = _decode(change.key, change.value) if scope is not None else None
-                        if scope is not None and wanted is not None:
-                            await self._adopt(scope, wanted)
+                        if scope is not None and wanted is not None and self._differences(scope, wanted):
+                            await self._adopt_stored(change.key, scope)
             except (StoreUnavailable, BusUnavailable, BusRefused, LogUnreadable) as error:
                 get_logger().warning("configuration is not followed", error=str(error))
                 await asyncio.sleep(_RETRY_S)
 
     async def _change(self, key: str, scope: str, changes: Values, took: ActionTaken, unchanged: Unchanged | None) -> None:
         while True:
+            position = self._position(scope)
             entry = await self._store.get(key)
             stored = _decode(key, entry.value if entry else None)
             held = stored if stored is not None else _Document(self._held(scope))
             if unchanged is not None:
-                await self._adopt(scope, held)  # only a log in step with the store has a revision that says whether anything changed
+                await self._adopt_stored(key, scope)  # only a log in step with the store has a revision that says whether anything changed
                 unchanged()
             values = {**held.values, **changes}
             kept = {name: value for name, value in sorted(values.items()) if value is not None}
@@ -108,7 +111,10 @@ class Configuration:
                 except StoreConflict:
                     await self._projection.caught_up()
                     continue
-            await self._adopt(scope, _Document(values, took))
+                await self._adopt_after(position, scope, _Document(values, took))
+                await self._adopt_stored(key, scope)
+                return
+            await self._adopt_stored(key, scope, took)
             return
 
     async def _adopt_all(self, entries: list[Entry]) -> None:
@@ -125,15 +131,46 @@ class Configuration:
 
     async def _adopt(self, scope: str, wanted: _Document) -> None:
         """Append the differences between ``wanted`` and the log, with the audit record."""
-
-        def decide() -> list[Event]:
-            held = {key: value for (of, key), value in self._projection.view.config.items() if of == scope}
-            differing = [key for key in sorted({*held, *wanted.values}) if held.get(key) != wanted.values.get(key)]
-            facts: list[Event] = [ConfigChanged(time.time_ns(), scope, key, wanted.values.get(key)) for key in differing]
-            return [*facts, wanted.took] if facts and wanted.took is not None else facts
-
         async with self._one:
-            await self._writer.change("config", scope, decide)
+            await self._writer.change("config", scope, lambda: self._differences(scope, wanted))
+
+    async def _adopt_after(self, position: int, scope: str, wanted: _Document) -> None:
+        """Append the differences between ``wanted`` and the log if the last fact about the scope is the one at ``position``."""
+        async with self._one:
+            events = self._differences(scope, wanted) if self._position(scope) == position else []
+            if events:
+                with contextlib.suppress(Conflict):
+                    await self._writer.append("config", scope, events)
+
+    async def _adopt_stored(self, key: str, scope: str, took: ActionTaken | None = None) -> None:
+        """The same with what the store holds now: a document read before may be older than what another controller has appended since.
+        ``took``: the audit record where the document names no author."""
+        async with self._one:
+            while True:
+                position = self._position(scope)
+                entry = await self._store.get(key)
+                wanted = _decode(key, entry.value if entry else None)
+                if wanted is None:
+                    return
+                if self._position(scope) != position:
+                    continue
+                events = self._differences(scope, wanted if wanted.took is not None else _Document(wanted.values, took))
+                if not events:
+                    return
+                try:
+                    await self._writer.append("config", scope, events)
+                    return
+                except Conflict:
+                    await self._projection.caught_up()
+
+    def _position(self, scope: str) -> int:
+        return self._projection.subject_positions.get(event_subject("config", scope), 0)
+
+    def _differences(self, scope: str, wanted: _Document) -> list[Event]:
+        held = {key: value for (of, key), value in self._projection.view.config.items() if of == scope}
+        differing = [key for key in sorted({*held, *wanted.values}) if held.get(key) != wanted.values.get(key)]
+        facts: list[Event] = [ConfigChanged(time.time_ns(), scope, key, wanted.values.get(key)) for key in differing]
+        return [*facts, wanted.took] if facts and wanted.took is not None else facts
 
 
 def _scope(key: str) -> str | None:
