@@ -64,6 +64,9 @@ TRANSITIONS: Final = frozenset(
         (Phase.STARTED, Phase.WAITING),  # it was displaced: it is to run elsewhere
         (Phase.STARTED, Phase.PLACED),  # a reservation between two sessions
         (Phase.FAILED, Phase.WAITING),  # the same, after its node was lost
+        (Phase.FAILED, Phase.COMPLETED),  # a reservation is released while its node is lost: it does not come back with the node
+        (Phase.FAILED, Phase.FAILED),  # the same, of a job that failed
+        (Phase.FAILED, Phase.CANCELLED),  # its node was lost as it was cancelled
         (Phase.LOST, Phase.STARTED),  # another session of the same task
         (Phase.FAILED, Phase.STARTED),  # its node came back, or a session opened late
         (Phase.COMPLETED, Phase.STARTED),  # another session of the same task

@@ -91,6 +91,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_ENDED = (Phase.COMPLETED, Phase.FAILED, Phase.CANCELLED)
+
+
 @dataclass(slots=True)
 class ClusterView(ClusterState):
     """The state, and the one way it changes."""
@@ -586,6 +589,8 @@ class ClusterView(ClusterState):
     def _asked(self, task: TaskView, state: str, reason: str, at_ns: int) -> None:
         """A fact asks for a state (of STATES): the task takes it if a legal step leads there."""
         to = REPORTED.get(state)
+        if to in _ENDED and task.phase is Phase.FAILED and not cut_off(task):
+            return  # only one that its node may bring back can end once more, for good
         if to is not None and (task.phase, to) in TRANSITIONS:
             self._transition(task, to, at_ns, "" if reason == REASON_TAKEN else reason)
 

@@ -75,6 +75,10 @@ def after(*events: Event) -> ClusterView:
         ((KEPT, PLACE, OPEN, CLOSE, says("completed"), OPEN), [WAITING, PLACED, STARTED, PLACED, COMPLETED]),
         ((KEPT, PLACE, OPEN, says("failed"), CLOSE), [WAITING, PLACED, STARTED, FAILED]),
         ((KEPT, PLACE, OPEN, CLOSE, SILENT), [WAITING, PLACED, STARTED, PLACED, WAITING]),
+        ((KEPT, PLACE, OPEN, SILENT, says("completed"), BACK), [WAITING, PLACED, STARTED, FAILED, COMPLETED]),
+        ((KEPT, PLACE, OPEN, SILENT, says("failed"), BACK), [WAITING, PLACED, STARTED, FAILED, FAILED]),
+        ((QUEUE, PLACE, OPEN, SILENT, says("cancelled"), BACK), [WAITING, PLACED, STARTED, FAILED, CANCELLED]),
+        ((QUEUE, PLACE, OPEN, says("failed"), says("cancelled"), says("completed")), [WAITING, PLACED, STARTED, FAILED]),
         ((KEPT, PLACE, OPEN, SILENT, CLOSE), [WAITING, PLACED, STARTED, FAILED, STARTED, PLACED, WAITING]),
         ((KEPT, PLACE, OPEN, TaskDisplaced(5, "t", "n", False), CLOSE), [WAITING, PLACED, STARTED, WAITING]),
     ],
@@ -139,3 +143,5 @@ def test_sessions_of_a_released_reservation_are_ended() -> None:
     assert sessions_to_end(view) == [] and view.tasks["t"].state == "completed"
     late = after(KEPT, PLACE, says("completed"), OPEN)
     assert [session.fact.session for session in sessions_to_end(late)] == ["s"]
+    lost = after(KEPT, PLACE, OPEN, SILENT, says("completed"), BACK)
+    assert [session.fact.session for session in sessions_to_end(lost)] == ["s"], "it was released while its node was away"
