@@ -30,6 +30,7 @@ from scheduler.placement import reasons as why
 from scheduler.placement.columns import Hold, Ints
 from scheduler.placement.feasible import Refusal, capacity_of_row, refuse_cluster, refuse_count, refuse_device, refuse_node, refuse_reserved
 from scheduler.placement.order import kept_from, known_task, missing_members, next_reservation, priority_of, rank
+from scheduler.placement.state import TaskView
 from scheduler.placement.states import PACK, PRIORITY_MAX
 from scheduler.placement.survey import CODES, Survey, survey
 from scheduler.placement.view import ClusterView
@@ -182,6 +183,8 @@ def _decide(view: ClusterView, task: TaskSubmitted, at_ns: int, *, full: bool) -
     waiting = known_task(view, task)
     if not chosen and waiting is not None and waiting.waiting:
         reserved = next_reservation(view, waiting, at_ns, found)
+        if reserved is not None and not _could_begin(view, waiting, at_ns):
+            reserved = None
     refusals, refused = _refusals(view, task, found, counts, kept, None if full else EXAMPLES), Counter(counts)
     if alone is not None:
         refusals, refused = (alone, *refusals), Counter({**counts, alone[2]: 1})
@@ -211,10 +214,32 @@ def _refuse_alone(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Refusal
     if missing > 0:
         detail = f"{task.gang_size - missing} of the {task.gang_size} tasks of gang {task.gang} are submitted"
         return ("", why.NODE_WIDE, why.GANG_INCOMPLETE, detail)
+    members = sorted(view.gang_waiting(task), key=lambda member: rank(view, member, at_ns))
+    number = _fit_together(view, members, at_ns)
+    if number < len(members):
+        return ("", why.NODE_WIDE, why.GANG_SHORT, f"{number} of the {len(members)} tasks of gang {task.gang} that wait fit now")
+    return None
+
+
+def _could_begin(view: ClusterView, task: TaskView, at_ns: int) -> bool:
+    """Whether all waiting members of a task's gang would fit were nothing else on the devices: else nothing is reserved for one of them."""
+    if task.hosts or not task.submitted.gang:
+        return True
+    then = copy(view)
+    then.reservations = {}
+    then.columns = copy(view.columns)
+    then.columns.devices = view.columns.devices.copy()
+    then.columns.devices[[col.PROMISED, col.NOSWAP, col.EXCLUSIVE, col.USED, col.DOMAIN]] = 0
+    then.columns.devices[col.HOLDERS :] = 0
+    members = sorted(view.gang_waiting(task.submitted), key=lambda member: rank(view, member, at_ns))
+    return _fit_together(then, members, at_ns) == len(members)
+
+
+def _fit_together(view: ClusterView, members: list[TaskView], at_ns: int) -> int:
+    """How many of these, from the first on, fit when each is placed before the next."""
     then = copy(view)
     then.columns = copy(view.columns)
     then.columns.devices = view.columns.devices.copy()
-    members = sorted(view.gang_waiting(task), key=lambda member: rank(view, member, at_ns))
     for number, member in enumerate(members):
         wish = member.submitted
         placed = {before.submitted.task for before in members[:number]}  # nothing is kept for them any more
@@ -222,12 +247,11 @@ def _refuse_alone(view: ClusterView, task: TaskSubmitted, at_ns: int) -> Refusal
         found = survey(then, wish, kept)
         _, chosen = _choose(found, scores(parts(then, found.fits, member.priority, found.need)), wish.gpu_count)
         if not chosen:
-            detail = f"{number} of the {len(members)} tasks of gang {task.gang} that wait fit now"
-            return ("", why.NODE_WIDE, why.GANG_SHORT, detail)
+            return number
         hold = Hold.of("", 0, wish.vram_bytes, noswap=wish.noswap, exclusive=wish.exclusive, priority=member.priority)
         for at in chosen:
             then.columns.hold(int(found.fits[at]), 1, hold.nbytes, hold.noswap_bytes, hold.exclusive, hold.priority)
-    return None
+    return len(members)
 
 
 def _choose(found: Survey, score: Ints, gpu_count: int) -> tuple[str, list[int]]:

@@ -158,7 +158,7 @@ def _decide_unless_hopeless(view: ClusterView, task: TaskView, at_ns: int, hopel
         hopeless.gangs.add(gang)
     elif not decision.gpus:
         hopeless.unfitting.add(shape)
-        if wants and not decision.reserved_gpus:
+        if wants and not decision.reserved_gpus and not task.submitted.gang:
             hopeless.unreservable.add(shape)
     return decision
 

@@ -56,6 +56,18 @@ def test_nothing_is_reserved_for_a_gang_that_is_not_whole() -> None:
     assert not cluster.view.reservations
 
 
+def test_nothing_is_reserved_for_a_gang_that_could_not_even_begin_on_empty_devices() -> None:
+    cluster = Cluster(node("a", 16), member("r0", 10, 2), member("r1", 10, 2), task("small", 1))
+    cluster.go(10)
+    assert not cluster.view.reservations
+    cluster.add(task("behind", 8), 11)
+    assert cluster.where("behind") == "a"
+    cluster.add(node("b", 16), 12)
+    assert set(cluster.view.reservations.values()) == {"r0", "r1"}, "both nodes together could hold it"
+    cluster.end("behind", 13)
+    assert {cluster.where("r0"), cluster.where("r1")} == {"a", "b"}
+
+
 def test_what_is_reserved_for_one_member_does_not_keep_the_others_out() -> None:
     cluster = Cluster(node("a", 16), task("other", 10), member("r0", 6, 2), member("r1", 6, 2))
     cluster.go(10)
