@@ -76,7 +76,7 @@ class Store:
 
 
 def test_a_slow_controller_does_not_undo_in_the_log_what_another_one_changed_after_it() -> None:
-    """Both write the store, and the second one is in the log before the first one goes on."""
+    """Both write the store, and the second one is in the log before the first one continues."""
     store, now = Store(), list[list[Event]]()
     logs = [Log(now), Log(now)]
     slow, quick = (Configuration(store, log, log) for log in logs)  # type: ignore[arg-type]  # what they use of them
