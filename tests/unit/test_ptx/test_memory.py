@@ -36,6 +36,10 @@ LOADS = [
      "ld.shared.v4.u32 {w0, w1, w2, w3}, [s]; mov.u32 r, w2;", "u32", [("u32", 5)], 5),
     (".reg .u16 w<4>; .shared .align 4 .b8 s[3]; st.shared.u8 [s+2], a; .pragma \"used_bytes_mask 7\"; "
      "ld.shared.v4.u8 {w0, w1, w2, w3}, [s]; cvt.u32.u16 r, w2;", "u32", [("u32", 5)], 5),
+    (".reg .u32 w<4>; .shared .align 16 .u32 s[4]; st.shared.u32 [s], 1; st.shared.u32 [s+8], a; mov.u32 w0, s; "
+     ".pragma \"used_bytes_mask 0xf0f\"; ld.shared.v4.u32 {w0, w1, w2, w3}, [w0]; add.u32 r, w0, w2;", "u32", [("u32", 5)], 6),
+    (".reg .b64 w<4>; mov.u64 w0, in; ld.global.v4.u64 {w0, w1, w2, w3}, [w0]; add.u64 r, w2, w3;",
+     "u64", [("u64", 1), ("u64", 2), ("u64", 3), ("u64", 4)], 7),
     (".shared .u32 s[4]; mov.u32 t32, s; add.u32 t32, t32, -8; st.shared.u32 [t32+12], a; ld.shared.u32 r, [s+4];", "u32", [("u32", 5)], 5),
     (".shared .u32 s[4]; mov.u32 t32, s; cvt.u64.u32 t64, t32; cvta.shared.u64 t64, t64; st.u32 [t64+4], a; ld.shared.u32 r, [s+4];",
      "u32", [("u32", 5)], 5),

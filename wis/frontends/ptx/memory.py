@@ -77,6 +77,8 @@ def _load(low: RoutineLowering, ins: Instruction) -> None:
     kinds = _alike([element(low, type_, item) for item in items if not _dropped(item)], type_)
     one = kinds[0] if kinds else element(low, type_, items[0])
     held = [low.write(item, kinds.pop(0)[0] if not _dropped(item) else one[0]) for item in items]
+    if where[0] in held and len(held) > 1:  # a load in several pieces must not lose its address to the first of them
+        where = low.op("mov", low.code.types[where[0]], where[0]), where[1]
     space = Space.LOCAL if "param" in mods else space_of(mods)
     _load_used(low, space, where, held, one[1], _flags(mods), ins.used)
     if "acquire" in mods:
