@@ -366,6 +366,9 @@ def _float_int(low: RoutineLowering, ins: Instruction, arg: Operand, source: str
         result = low.op(f"min_{sign}", integer, result, low.const(integer, most))
         if least:
             result = low.op("max_s", integer, result, low.const(integer, least))
+    if source == "f64" or BITS[to] == 64:  # these take NaN to the highest bit alone, the others to 0
+        highest = -1 << BITS[to] - 1 if _is_signed(to) else 1 << BITS[to] - 1
+        result = low.op("sel", integer, low.op("eq", _PRED, value, value), result, low.const(integer, highest))
     return result
 
 
