@@ -16,7 +16,7 @@ from wis.frontends.ptx.lowering import FLOATS, HALVES, RoutineLowering, lowers
 from wis.frontends.ptx.syntax import Instruction, Operand, Register
 from wis.kernel.model import RegType, Rounding
 
-_I16, _I32, _F32, _F64, _PRED = RegType.I16, RegType.I32, RegType.F32, RegType.F64, RegType.PRED
+_I16, _I32, _I64, _F32, _F64, _PRED = RegType.I16, RegType.I32, RegType.I64, RegType.F32, RegType.F64, RegType.PRED
 ROUNDINGS: Final = {"rn": Rounding.NEAREST, "rz": Rounding.ZERO, "rm": Rounding.DOWN, "rp": Rounding.UP}
 
 
@@ -336,7 +336,7 @@ def _int_float(low: RoutineLowering, ins: Instruction, arg: Operand, source: str
     how = _how(ins)
     if to in HALVES:
         work = _F32 if BITS[source] <= 16 or (to == "f16" and BITS[source] == 32) else _F64
-        exact = low.op(name, work, value)
+        exact = low.op(name, work, _short(low, value, source) if BITS[source] == 64 else value)
         if how is Rounding.NEAREST:
             return narrowed(low, exact, to)
         return low.op("cvt_r", FLOATS[to], exact, attrs=(int(how),))
@@ -346,6 +346,16 @@ def _int_float(low: RoutineLowering, ins: Instruction, arg: Operand, source: str
     else:
         result = low.op(f"{name}_r", kind, value, attrs=(int(how),))
     return saturated(low, result) if "sat" in ins.mods else result
+
+
+def _short(low: RoutineLowering, value: int, source: str) -> int:
+    """A 64-bit integer with at most 53 significant bits that every rounding takes to the same half: from 2**53 on, the low 12 bits only say
+    whether one of them was set."""
+    rest = low.op("eq", _PRED, low.op("and", _I64, value, low.const(_I64, 0xFFF)), low.const(_I64, 0))
+    sticky = low.op("sel", _I64, rest, low.const(_I64, 0), low.const(_I64, 0x800))
+    short = low.op("or", _I64, low.op("and", _I64, value, low.const(_I64, -0x1000)), sticky)
+    size = low.op("abs", _I64, value) if _is_signed(source) else value
+    return low.op("sel", _I64, low.op("lt_u", _PRED, size, low.const(_I64, 1 << 53)), value, short)
 
 
 def _how(ins: Instruction) -> Rounding:
