@@ -398,5 +398,7 @@ def _part(low: RoutineLowering, name: str, x: int, y: int) -> int:
     if name == "absdiff":
         return low.op("abs", _I32, low.op("sub", _I32, x, y))
     if name == "avrg":
-        return low.op("shr_s", _I32, low.op("add", _I32, low.op("add", _I32, x, y), low.const(_I32, 1)), low.const(_I32, 1))
+        total = low.op("add", _I32, x, y)  # halves go away from zero
+        up = low.op("sel", _I32, low.op("lt_s", _PRED, total, low.const(_I32, 0)), low.const(_I32, 0), low.const(_I32, 1))
+        return low.op("shr_s", _I32, low.op("add", _I32, total, up), low.const(_I32, 1))
     return low.op({"add": "add", "sub": "sub", "min": "min_s", "max": "max_s"}[name], _I32, x, y)
