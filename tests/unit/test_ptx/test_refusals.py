@@ -124,6 +124,12 @@ def test_refused_in_place(code: str, text: str, hint: str) -> None:
         (HEADER + ".visible .entry k(.param .texref t) { ret; }", 4, "textures"),
         (HEADER + ".extern .global .u32 x;\n.visible .entry k() { .reg .u32 a; ld.global.u32 a, [x]; ret; }", 4, "not defined"),
         (HEADER + ".global .u32 y; .global .u64 x = y;\n.visible .entry k() { .reg .u64 a; ld.global.u64 a, [x]; ret; }", 4, "addresses"),
+        (
+            HEADER + ".global .u32 y; .global .b8 x[3] = {1, 0xFF(y), 0XFF00(generic(y)+4)};\n"
+            ".visible .entry k() { .reg .u16 a; ld.global.u8 a, [x]; ret; }",
+            4,
+            "addresses",
+        ),
         (HEADER + ".global .u32 x = {1, 2};\n.visible .entry k() { ret; }", 4, "8 bytes for a variable of 4"),
         (
             HEADER
@@ -140,6 +146,10 @@ def test_files_that_are_none(text: str, line: int, reason: str) -> None:
     with pytest.raises(PtxError) as caught:
         import_ptx(text)
     assert (caught.value.line, reason in str(caught.value)) == (line, True), str(caught.value)
+
+
+def test_bytes_of_addresses_in_a_variable_that_is_not_used() -> None:
+    import_ptx(HEADER + ".global .u32 y; .global .b8 x[3] = {1, 0xFF(y), 0xFF00(generic(y)+4)}; .visible .entry k() { ret; }")
 
 
 def test_an_error_survives_pickling() -> None:

@@ -284,6 +284,11 @@ class _Parser:
             if self.take("+"):
                 self.integer()
             return bytes(size), True
+        if self.take("("):  # one byte of an address: 0xFF00(name), 0xFF00(generic(name)+4)
+            depth = 1
+            while depth:
+                depth += {"(": 1, ")": -1}.get(self.next(), 0)
+            return bytes(size), True
         value, kind = found
         if kind == "d" and type_ == "f32":
             value = int.from_bytes(struct.pack("<f", struct.unpack("<d", struct.pack("<Q", value))[0]), "little")
