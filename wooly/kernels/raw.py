@@ -133,7 +133,8 @@ def _scalar(who: str, value: Any, dtype: DType) -> Number:
         bits = 8 * dtype.itemsize
         if not -(1 << bits - 1) <= int(value) < 1 << bits:
             raise KernelArgumentError(f"{who}: {value} does not fit {dtype.text}")
-        return int(value)
+        # A byte stands extended in a register of 16 bits; wider types fill theirs.
+        return int(np.array(int(value) & 0xFF, np.uint8).view(dtype.numpy)) if bits == 8 and dtype.is_integer else int(value)
     if not isinstance(value, numbers.Real):
         raise KernelArgumentError(f"{who} takes a number ({dtype.text}), not {value!r}")
     return float(value)

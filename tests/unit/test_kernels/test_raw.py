@@ -76,6 +76,17 @@ def test_unwritten_memory_is_zero() -> None:
     assert (y.cpu() == 0).all()
 
 
+def test_integers_are_taken_as_the_declared_type_holds_them() -> None:
+    source = """
+    extern "C" __global__ void f(unsigned char a, signed char b, unsigned short c, short d, unsigned e, bool g, long long *out) {
+        out[0] = a; out[1] = b; out[2] = c; out[3] = d; out[4] = e; out[5] = g;
+    }
+    """
+    out = torch.zeros(6, dtype=torch.int64, device="cuda")
+    wooly.RawKernel(source, "f")(1, 1, (-1, 200, -1, 65535, -1, True, out))
+    assert out.tolist() == [255, -56, 65535, -1, 2**32 - 1, 1]
+
+
 def test_null_pointers() -> None:
     source = 'extern "C" __global__ void f(const float *a, float *b) { b[threadIdx.x] = a ? 1.0f : 2.0f; }'
     b = torch.zeros(4, device="cuda")
