@@ -87,6 +87,29 @@ def test_integers_are_taken_as_the_declared_type_holds_them() -> None:
     assert out.tolist() == [255, -56, 65535, -1, 2**32 - 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("address", "first"),
+    [("((a + 15) & ~15ull) + 4 * threadIdx.x", 4), ("4 * threadIdx.x + (a & ~15ull)", 0), ("((a | 1) & ~3ull) + 4 * threadIdx.x", 1)],
+)
+def test_a_pointer_is_aligned_as_a_number(address: str, first: int) -> None:
+    source = 'extern "C" __global__ void f(unsigned long long a, int *out) { out[threadIdx.x] = *(int *)(ADDRESS); }'
+    x, out = torch.arange(16, dtype=torch.int32, device="cuda"), torch.zeros(4, dtype=torch.int32, device="cuda")
+    wooly.RawKernel(source.replace("ADDRESS", address), "f")(1, 4, (x[1:] if first else x, out))
+    assert out.tolist() == list(range(first, first + 4))
+
+
+def test_a_rounded_number_is_no_pointer() -> None:
+    source = """
+    extern "C" __global__ void f(const char *a, const char *b, long long n, int *out) {
+        const char *from = n > 5 ? a : b;
+        out[threadIdx.x] = *(const int *)(from + (n & ~3ll) + 4 * threadIdx.x);
+    }
+    """
+    x, out = torch.arange(16, dtype=torch.int32, device="cuda"), torch.zeros(4, dtype=torch.int32, device="cuda")
+    wooly.RawKernel(source, "f")(1, 4, (x, x, 9, out))
+    assert out.tolist() == [2, 3, 4, 5]
+
+
 def test_null_pointers() -> None:
     source = 'extern "C" __global__ void f(const float *a, float *b) { b[threadIdx.x] = a ? 1.0f : 2.0f; }'
     b = torch.zeros(4, device="cuda")

@@ -25,6 +25,10 @@ _NONE: Final = -2
 _I32, _I64 = RegType.I32, RegType.I64
 _COPY: Final = frozenset({"mov", "to_generic", "from_generic", "sext", "zext", "narrow"})
 _TRACKED: Final = _COPY | {"argument", "symbol", "sel", "shfl", "add", "sub"}
+_ROUNDED_MAX: Final = 1 << 16
+"""Bytes that addresses are rounded to at most."""
+_CARRYING: Final = frozenset({"argument", "mov", "sel", "add", "load", "symbol", "addr", "to_generic", "from_generic"})
+_NUMBERS: Final = frozenset({"mov", "add", "sub", "mul", "shl", "shr_u", "shr_s", "sext", "zext", "special"})
 _ORDERS: Final = {"lt_u": "lt_s", "le_u": "le_s", "lt_s": "lt_s", "le_s": "le_s", "eq": "eq", "ne": "ne"}
 _ACCESSES: Final = frozenset({"load", "store", "atom", "red"})
 
@@ -150,21 +154,43 @@ class _Analysis:
                 if node.name == "argument":
                     found.add(node.attrs[0])
                 else:
-                    todo += [(at[0], register) for register in self._carriers(node, makers[at[0]])]
+                    todo += [(at[0], register) for register in self._carriers(at[0], node, makers[at[0]])]
         return found | self._stored_whole(makers[0]) if loaded else found
 
-    @staticmethod
-    def _carriers(node: Node, makers: dict[int, list[Node]]) -> list[int]:
+    def _carriers(self, k: int, node: Node, makers: dict[int, list[Node]]) -> list[int]:
         """The operands that an address comes from."""
         if node.name == "sel":
             return node.ins[1:]
-        if node.name in ("mov", "to_generic", "from_generic"):
+        if node.name in ("mov", "to_generic", "from_generic") or self._rounds(k, node):
             return node.ins
         if node.name in ("add", "sub"):
             first, second = node.ins
-            scaled = any(maker.name not in ("argument", "mov", "sel", "add", "load", "symbol", "addr") for maker in makers.get(first, ()))
+            for one, other in ((first, second), (second, first)):
+                if any(self._rounds(k, maker) for maker in makers.get(one, ())):
+                    return [one] if self._is_number(other, makers) else [other]
+            scaled = any(maker.name not in _CARRYING for maker in makers.get(first, ()))
             return [second] if scaled and node.name == "add" else [first]
         return []
+
+    @staticmethod
+    def _is_number(register: int, makers: dict[int, list[Node]]) -> bool:
+        """Whether a register holds only products, shifted and widened numbers, constants: no address."""
+        todo, seen = [register], {register}
+        while todo:
+            for node in makers.get(todo.pop(), ()):
+                if node.name not in _NUMBERS:
+                    return False
+                if node.name in ("mov", "add", "sub"):
+                    todo += [operand for operand in node.ins if operand not in seen]
+                    seen.update(node.ins)
+        return True
+
+    def _rounds(self, k: int, node: Node) -> bool:
+        """Whether an op changes only low bits of an address, as alignment and tags in pointers do."""
+        constants = [self.codes[k].constants[register] for register in node.ins if register in self.codes[k].constants]
+        return (node.name == "and" and any(-_ROUNDED_MAX <= value < 0 for value in constants)) or (
+            node.name == "or" and any(0 <= value < _ROUNDED_MAX for value in constants)
+        )
 
     def _stored_whole(self, makers: dict[int, list[Node]]) -> set[int]:
         values = [register for node in self.codes[0].nodes() if node.name == "store" for register in node.ins[1:]]
