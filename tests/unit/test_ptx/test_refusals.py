@@ -152,6 +152,12 @@ def test_bytes_of_addresses_in_a_variable_that_is_not_used() -> None:
     import_ptx(HEADER + ".global .u32 y; .global .b8 x[3] = {1, 0xFF(y), 0xFF00(generic(y)+4)}; .visible .entry k() { ret; }")
 
 
+def test_numbers_beyond_a_variable_s_type() -> None:
+    import_ptx(HEADER + ".global .f32 x[2] = {1e39, -1e39}; .visible .entry k() { ret; }")
+    with pytest.raises(PtxError, match="64 bits"):
+        import_ptx(HEADER + f".global .f32 x = {10**400}; .visible .entry k() {{ ret; }}")
+
+
 def test_an_error_survives_pickling() -> None:
     with pytest.raises(PtxError) as caught:
         import_ptx(_BODY.replace("{}", "mov.u32 a, %clock;"))

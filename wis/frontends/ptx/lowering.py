@@ -13,7 +13,7 @@ from wis.dtypes import DType
 from wis.frontends.ptx.classes import BITS, INTEGER, choose
 from wis.frontends.ptx.code import Code, End, Node, Part
 from wis.frontends.ptx.scene import Scene
-from wis.frontends.ptx.syntax import Instruction, Name, Not, Number, Operand, Pair, PtxError, Register, Routine
+from wis.frontends.ptx.syntax import Instruction, Name, Not, Number, Operand, Pair, PtxError, Register, Routine, single
 from wis.kernel.model import RegType, Space, Special
 
 __all__ = [
@@ -184,7 +184,7 @@ class RoutineLowering:
     def literal(self, given: Number, type_: RegType) -> int:
         value, kind = given
         if kind == "d" and type_ is RegType.F32:
-            value = int.from_bytes(struct.pack("<f", struct.unpack("<d", struct.pack("<Q", value))[0]), "little")
+            value = single(value)
         elif kind == "f" and type_ is RegType.F64:
             value = int.from_bytes(struct.pack("<d", struct.unpack("<f", struct.pack("<I", value))[0]), "little")
         elif kind == "i" and type_ is RegType.PRED:

@@ -22,6 +22,7 @@ from wis.frontends.ptx.syntax import (
     Variable,
     Vector,
     number,
+    single,
     tokens,
 )
 
@@ -291,7 +292,9 @@ class _Parser:
             return bytes(size), True
         value, kind = found
         if kind == "d" and type_ == "f32":
-            value = int.from_bytes(struct.pack("<f", struct.unpack("<d", struct.pack("<Q", value))[0]), "little")
+            value = single(value)
+        elif kind == "i" and value >= 1 << 64:
+            raise self.fail(f"{word} does not fit 64 bits")
         elif kind == "i" and type_ in ("f32", "f64"):
             code = "f" if type_ == "f32" else "d"
             value = int.from_bytes(struct.pack(f"<{code}", float(value)), "little")

@@ -235,3 +235,12 @@ def number(word: str) -> tuple[int, str] | None:
 
 def _double(value: float) -> int:
     return int.from_bytes(struct.pack("<d", value), "little")
+
+
+def single(bits: int) -> int:
+    """The bits of an f64 as those of the nearest f32."""
+    value: float = struct.unpack("<d", struct.pack("<Q", bits))[0]
+    try:
+        return int.from_bytes(struct.pack("<f", value), "little")
+    except OverflowError:
+        return 0xFF800000 if value < 0 else 0x7F800000
