@@ -105,6 +105,9 @@ ATOMICS = [
      "bf16x2", [("bf16x2", 0x3F804000), ("bf16x2", 0x3F803F80)], 0x40004040),
     ("st.global.b32 [out+8], a; atom.global.add.noftz.f16 h16, [out+10], b; ld.global.b32 r, [out+8];",
      "u32", [("u32", 0x3C001234), ("f16", 2.0)], 0x42001234),
+    (".shared .align 2 .b8 s[6]; atom.shared.add.noftz.f16 h16, [s+4], a; ld.shared.b16 r, [s+4];", "f16", [("f16", 2.0)], 2.0),
+    (".shared .align 2 .b8 s[6], z[2]; mov.u32 t32, s; setp.eq.b16 p, a, 7; mov.u32 u32, z; selp.b32 t32, u32, t32, p; "
+     "atom.shared.exch.b16 h16, [t32], a; ld.shared.b16 r, [t32];", "u16", [("u16", 7)], 7),
     ("st.global.b32 [out+8], a; atom.global.cas.b16 h16, [out+10], 0x1111, b; ld.global.b32 r, [out+8];",
      "u32", [("u32", 0x11112222), ("u16", 0x3333)], 0x33332222),
     ("st.global.b32 [out+8], a; atom.global.cas.b16 h16, [out+8], 0x1111, b; ld.global.b32 r, [out+8];",

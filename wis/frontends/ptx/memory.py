@@ -364,6 +364,7 @@ def _wide(low: RoutineLowering, bits: int, type_: str) -> int:
 
 def _word(low: RoutineLowering, where: tuple[int, int]) -> tuple[int, int, int]:
     """The address of the word around 16 bits, how far up in it they are, and a displacement."""
+    low.scene.whole_words = True
     base, offset = where
     kind = low.code.types[base]
     place = low.op("add", kind, base, low.const(kind, offset)) if offset else base

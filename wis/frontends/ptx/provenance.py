@@ -353,17 +353,18 @@ class _Analysis:
         at = 0
         for number, symbol in sorted(shared, key=lambda pair: pair[1].nbytes < 0):
             dynamic = symbol.nbytes < 0
+            nbytes = -(-symbol.nbytes // 4) * 4 if self.scene.whole_words else symbol.nbytes
             if self.one_array:
                 at = -(-at // 16) * 16
                 places.offsets[number], self.which[number] = at, 0
-                at += 0 if dynamic else symbol.nbytes
+                at += 0 if dynamic else nbytes
             else:
                 places.offsets[number] = 0
                 if dynamic and places.dynamic:
                     self.which[number] = len(places.arrays) - 1
                     continue
                 self.which[number] = len(places.arrays)
-                places.arrays.append(0 if dynamic else symbol.nbytes)
+                places.arrays.append(0 if dynamic else nbytes)
             places.dynamic |= dynamic
         if self.one_array and shared:
             places.arrays = [at]

@@ -43,11 +43,13 @@ class Signature(NamedTuple):
 @dataclass(slots=True)
 class Scene:
     """One kernel of ``source`` with what it needs. ``functions``: those it calls, directly or not, in order of discovery.
-    ``drops_prints``: whether printing does nothing instead of being refused."""
+    ``drops_prints``: whether printing does nothing instead of being refused; ``whole_words``: whether shared variables fill their last 32
+    bits, because atomics on 16 bits change the word around them."""
 
     source: Source
     kernel: Routine
     drops_prints: bool = False
+    whole_words: bool = False
     symbols: list[Symbol] = field(default_factory=list)
     functions: list[Routine] = field(default_factory=list)
     _by_name: dict[tuple[str, str], int] = field(default_factory=dict)
