@@ -147,8 +147,9 @@ class Rebuild:
 
     def _last_executed(self) -> int:
         """The last batch that may have been executed."""
-        with self._state.changed:
-            return max(self._state.log.last, *self._state.sent, 0)
+        state = self._state
+        with state.changed:
+            return max(state.log.last, *state.sent, *(seq for seq, sent in state.todo.items() if sent.data), 0)
 
     def leave_books(self, remote: RemoteSession) -> None:
         """End a session that is lost, or was left; its totals are for people."""

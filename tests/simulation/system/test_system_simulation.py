@@ -41,6 +41,7 @@ def test_every_invariant_holds() -> None:
         8402,
         10138,
         10966,
+        21781,
         23930,
         36542,
         46509,
@@ -55,7 +56,8 @@ def test_seeds_that_found_a_fault_pass(seed: int) -> None:
     """Tasks that moved while a node was lost or started anew were charged twice or kept memory; a saved view of a reservation that moved
     was another one. What a slice was charged for a batch that the client's image has was taken off the next batch. Work in an image was
     charged nowhere when its node died before it had reported that; and so was work that a server lost before its journal was on disk, while
-    another session could repeat it without a charge already."""
+    another session could repeat it without a charge already. Batches were charged twice that had not been sent to a session when that was lost
+    while it was built."""
     simulate(seed)
 
 
