@@ -56,8 +56,8 @@ def test_seeds_that_found_a_fault_pass(seed: int) -> None:
     """Tasks that moved while a node was lost or started anew were charged twice or kept memory; a saved view of a reservation that moved
     was another one. What a slice was charged for a batch that the client's image has was taken off the next batch. Work in an image was
     charged nowhere when its node died before it had reported that; and so was work that a server lost before its journal was on disk, while
-    another session could repeat it without a charge already. Batches were charged twice that had not been sent to a session when that was lost
-    while it was built."""
+    another session could repeat it without a charge already. Batches were charged twice that a session had not been sent yet when it was
+    lost while it was built."""
     simulate(seed)
 
 
