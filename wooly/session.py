@@ -312,14 +312,15 @@ class Session:
     def _take_image(self) -> None:
         held, known = self._log.live()
         image = list(known.items())
-        for group in groups({handle: nbytes for handle, nbytes in held.items() if handle not in known}):
+        fetched = groups({handle: nbytes for handle, nbytes in held.items() if handle not in known})
+        for group in fetched:
             sent, _ = self._submit(Flush(reads=[(handle, 0, nbytes) for handle, nbytes in group]))
             if not self._state.all_answered():
                 return
             image += zip((handle for handle, _ in group), self._take(Ticket(sent.seq, len(group))), strict=True)
         state = self._state
-        for _ in range(state.remote.skipped + len(groups({handle: len(data) for handle, data in image})) - state.seq):
-            self._submit(Flush())  # what builds the image takes the numbers of batches before its end
+        for _ in range(len(groups({handle: len(data) for handle, data in image})) - len(fetched)):
+            self._submit(Flush())  # the batches that build the image have numbers of its own, of which the script awaits no answer
         if not state.all_answered():
             return
         # What an image holds is not repeated: it is charged nowhere, unless the log has it before the node can die.

@@ -46,6 +46,7 @@ def test_every_invariant_holds() -> None:
         36542,
         46509,
         47588,
+        54181,
         58280,
         64708,
         66994,
