@@ -116,14 +116,13 @@ class ReplayLog:
 
     def fetched_bytes(self) -> int:
         """What is to be fetched for an image."""
-        held, known = self.live()
-        return sum(nbytes for handle, nbytes in held.items() if handle not in known)
+        return _fetched_bytes(*self.live())
 
     def has_room_for_image(self, *, small: bool) -> bool:
         """Whether an image of the buffers fits, beside none of the batches before it; ``small``: what is to be fetched for it into one
         batch."""
-        held, _ = self.live()
-        return sum(held.values()) <= self._bytes_max and not (small and self.fetched_bytes() > _GROUP_BYTES)
+        held, known = self.live()
+        return sum(held.values()) <= self._bytes_max and not (small and _fetched_bytes(held, known) > _GROUP_BYTES)
 
     def take(self, seq: int, image: list[tuple[int, ReadBytes]]) -> None:
         """``image`` is what the session's buffers hold after batch ``seq``; earlier batches are forgotten."""
@@ -155,6 +154,10 @@ class ReplayLog:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+def _fetched_bytes(held: dict[int, int], known: dict[int, ReadBytes]) -> int:
+    return sum(nbytes for handle, nbytes in held.items() if handle not in known)
 
 
 def groups(held: dict[int, int]) -> list[list[tuple[int, int]]]:
