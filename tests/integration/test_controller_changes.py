@@ -4,9 +4,11 @@ it in the log."""
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from typing import Any
 
@@ -149,6 +151,18 @@ def test_a_tier_limits_the_tasks_of_a_tenant(plane: Plane) -> None:
     plane.controller.submit(**body, id="crowd-3")
 
 
+def test_tasks_submitted_at_once_are_limited_like_others(plane: Plane) -> None:
+    """All requests are on their way before the first is answered."""
+    plane.publish("config", "tier", TierSet(1, "basic", 0, live_tasks=5), TierSet(1, "basic", 0, "rush"))
+    address = urllib.parse.urlsplit(plane.controller.url)
+    connections = [http.client.HTTPConnection(str(address.hostname), address.port, timeout=60) for _ in range(12)]
+    for number, connection in enumerate(connections):
+        body = {"id": f"rush-{number}", "tenant": "rush", "required_vram_mb": 1024, "queue": True, "groups": ["nowhere"]}
+        connection.request("POST", "/api/v1/tasks", json.dumps(body), {"Content-Type": "application/json"})
+    statuses = [connection.getresponse().status for connection in connections]
+    assert sorted(statuses) == [202] * 5 + [429] * 7
+
+
 def test_a_task_is_placed_again_once_and_within_the_quotas(plane: Plane) -> None:
     """Whose node was lost: it is displaced once, however often a client asks; and it counts as one more task of its tenant."""
     plane.publish("config", "tier", TierSet(1, "basic", 0, live_tasks=1), TierSet(1, "basic", 0, "heir"))
@@ -186,7 +200,7 @@ def test_a_task_of_the_only_node_waits_for_that_one() -> None:
         for name, node in on.items():
             alone.publish("session", f"s-{name}", SessionOpenedFact(time.time_ns(), f"s-{name}", "default", name, node, 0, 2, GIB))
         for name in ("a", "b"):
-            alone.publish("node", name, NodeLost(time.time_ns(), name, 1, "silent"))
+            alone.publish("node", name, NodeLost(time.time_ns(), name, 1, "stopped"))
         refused = alone.controller.ask("POST", "/api/v1/tasks/one/resume")
         assert refused.status == 409 and "no other one is there" in refused.json["detail"]
         alone.publish("node", on["other"], NodeRecovered(time.time_ns(), on["other"], 1))

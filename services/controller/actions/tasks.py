@@ -42,13 +42,18 @@ class TaskActions:
         self._projection = projection
         self._writer = writer
         self._placer = placer
+        self._arriving: dict[str, str] = {}  # tenants by the tasks whose submission is being written
 
     async def submit(self, by: Caller, task: TaskSubmitted) -> tuple[TaskView, bool]:
         """Submit and place; the task as it is then, and whether it is new. With nothing written: raises TaskExists, TaskImpossible,
         Invalid and QuotaReached beyond what the tenant's tier allows."""
         self._may_submit(by, task)
         task = replace(task, hold_percent=self._hold_percent(task))
-        return await self._placer.submit(task, by.took("task.submit", task.task, tenant=task.tenant))
+        self._arriving[task.task] = task.tenant
+        try:
+            return await self._placer.submit(task, by.took("task.submit", task.task, tenant=task.tenant))
+        finally:
+            self._arriving.pop(task.task, None)
 
     def _hold_percent(self, task: TaskSubmitted) -> int:
         """Of one that was submitted before, that of then."""
@@ -79,7 +84,9 @@ class TaskActions:
     def _under_quotas(self, task: TaskSubmitted) -> None:
         """Raises QuotaReached where the tenant's tier allows no more tasks that are not over."""
         view, book, now_ns = self._projection.view, self._projection.fold(TierBook), time.time_ns()
-        excess = task_excess(book, task, view.live_of.get(task.tenant, 0), view.queued()[task.tenant], now_ns)
+        arriving = sum(tenant == task.tenant and name not in view.tasks for name, tenant in self._arriving.items())
+        live, queued = view.live_of.get(task.tenant, 0) + arriving, view.queued()[task.tenant] + arriving
+        excess = task_excess(book, task, live, queued, now_ns)
         if excess is not None:
             raise QuotaReached(excess, f"tenant {task.tenant}", "id")
 
