@@ -139,6 +139,8 @@ REASON_DISPLACED: Final = "displaced"
 REASON_SESSION_REUSED: Final = "its session was cut off, and another task took the session's name"
 CANCELLED_BY: Final = "cancelled by "
 """What the reason of a cancelled task begins with; then the name of who cancelled it."""
+OWN_REASONS: Final = (REASON_NODE_LOST, REASON_QUEUE_TIMEOUT, REASON_NEVER_STARTED, REASON_TAKEN, REASON_RESTARTED)
+"""What the projection knows a fact of a controller by; reasons that people give do not begin with one."""
 CUT_LOST: Final = "lost"
 CUT_RESTARTED: Final = "restarted"
 

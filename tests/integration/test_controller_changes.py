@@ -30,6 +30,7 @@ from bus_schemas.events import (
 )
 from bus_schemas.session import EndTask, SetPriority
 from bus_schemas.subjects import node_requests
+from scheduler.placement.states import REASON_NODE_LOST, REASON_TAKEN
 from services.kit.bus import connect
 from tests.support.plane import GIB, Plane, wait_until
 from wooly.cli.group import EXIT_ERROR, CommandError, app
@@ -161,6 +162,16 @@ def test_tasks_submitted_at_once_are_limited_like_others(plane: Plane) -> None:
         connection.request("POST", "/api/v1/tasks", json.dumps(body), {"Content-Type": "application/json"})
     statuses = [connection.getresponse().status for connection in connections]
     assert sorted(statuses) == [202] * 5 + [429] * 7
+
+
+@pytest.mark.parametrize("reason", [REASON_NODE_LOST, REASON_TAKEN])
+def test_a_reservation_ends_for_a_reason_that_the_controller_gives_too(plane: Plane, reason: str) -> None:
+    plane.register("kept")
+    name = f"kept-{len(reason)}"
+    plane.controller.submit(id=name, reservation=True, start_lease_ms=60_000)
+    ended = plane.controller.ask("POST", f"/api/v1/tasks/{name}/release", {"failed": True, "reason": reason})
+    assert (ended.status, ended.json["state"], ended.json["reason"]) == (200, "failed", f"released: {reason}")
+    assert plane.controller.ask("POST", f"/api/v1/tasks/{name}/resume").status == 409
 
 
 def test_a_task_is_placed_again_once_and_within_the_quotas(plane: Plane) -> None:

@@ -22,7 +22,7 @@ from scheduler.placement import TaskView
 from scheduler.placement.feasible import beyond_every_device
 from scheduler.placement.reconcile import moved
 from scheduler.placement.state import default_priority, default_vram_bytes
-from scheduler.placement.states import CANCELLED, CANCELLED_BY, COMPLETED, FAILED, STARTED
+from scheduler.placement.states import CANCELLED, CANCELLED_BY, COMPLETED, FAILED, OWN_REASONS, STARTED
 from scheduler.placement.view import cut_off, released
 from services.controller.errors import Invalid, OutOfState, TaskImpossible
 from services.controller.identity import Caller
@@ -133,6 +133,8 @@ class TaskActions:
     async def release(self, by: Caller, task: str, *, failed: bool, reason: str) -> TaskView:
         """End a reservation: its memory is free, and what still runs on it is ended. Of one that is over: nothing.
         Raises OutOfState for another kind of task."""
+        if reason.startswith(OWN_REASONS):
+            reason = f"released: {reason}"
 
         def change(view: TaskView) -> Event | None:
             if not view.submitted.reservation:
