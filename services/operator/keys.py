@@ -19,7 +19,7 @@ from lightkube.resources.authentication_v1 import TokenReview
 
 from services.kit.errors import RequestError
 from services.operator.admission import AUDIENCE
-from services.operator.objects import TenantPolicy
+from services.operator.objects import TenantPolicy, policy_of
 from services.operator.watching import API_ERRORS
 from wooly.api import Client
 from wooly.errors import ApiError, WoolyError
@@ -68,7 +68,7 @@ class Keys:
         if status is None or not status.authenticated or AUDIENCE not in (status.audiences or ()) or not name.startswith(_ACCOUNT):
             raise NoKey("the token is not one of a service account of this cluster for audience wooly, or it has expired")
         namespace = name.removeprefix(_ACCOUNT).partition(":")[0]
-        policy = next((one for one in self._policies() if namespace in one.namespaces), None)
+        policy = policy_of(self._policies(), namespace)
         if policy is None:
             raise NoKey(f"no TenantPolicy names namespace {namespace}; add it to spec.namespaces of one")
         async with self._making:

@@ -205,6 +205,11 @@ class TenantPolicy(_Kind, frozen=True, kw_only=True):
     max_vram: str = msgspec.field(default="", name="maxVRAM")
 
 
+def policy_of(policies: Sequence[TenantPolicy], namespace: str) -> TenantPolicy | None:
+    """The first that names the namespace: ``policies`` are in the order of their names."""
+    return next((one for one in policies if namespace in one.namespaces), None)
+
+
 def read_object(found: Mapping[str, Any], kind: type[Any]) -> Any:
     """A WoolyCluster, GpuPool or TenantPolicy. Raises msgspec.ValidationError for one that its schema does not allow."""
     drained = (found.get("status") or {}).get("drainedNodes")

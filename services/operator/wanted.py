@@ -26,6 +26,7 @@ from services.operator.objects import (
     Wish,
     WoolyCluster,
     mib_of,
+    policy_of,
     wish_of,
 )  # fmt: skip
 
@@ -183,7 +184,9 @@ def wanted(seen: Observed) -> list[Action]:
         out.append(Apply(daemon_set(seen, pool)))
         out += _nodes(seen, pool)
     if seen.authorities:
-        out += [Apply(_trust(seen, policy, namespace)) for policy in seen.policies for namespace in policy.namespaces]
+        for policy in seen.policies:
+            own = (namespace for namespace in policy.namespaces if policy_of(seen.policies, namespace) is policy)
+            out += [Apply(_trust(seen, policy, namespace)) for namespace in own]
     for pod in seen.pods:
         out += _pod(seen, pod)
     return out + list(_orphans(seen))
@@ -220,7 +223,7 @@ class _State:
 
 
 def _pod(seen: Observed, pod: Pod) -> Iterator[Action]:
-    policy = next((one for one in seen.policies if pod.namespace in one.namespaces), None)
+    policy = policy_of(seen.policies, pod.namespace)
     task, wish = _reservation(seen, pod), Wish(0)
     state = _over(pod, task) if pod.over else _started(seen, pod, task)
     waits = pod.gate is not None and not pod.over

@@ -258,3 +258,12 @@ def test_nodes_get_the_overcommit_of_their_pool() -> None:
 def test_namespaces_of_tenants_get_the_authorities() -> None:
     found = [one.object for one in of(Apply, wanted(replace(SEEN, authorities="PEM"))) if one.object["kind"] == "ConfigMap"]
     assert [(one["metadata"]["namespace"], one["data"]) for one in found] == [("research", {"ca.pem": "PEM"})]
+
+
+def test_a_namespace_in_two_policies_is_of_the_first_by_name() -> None:
+    later = TenantPolicy(name="zoo", uid="z", tenant="zoo", namespaces=("research", "cages"))
+    seen = replace(SEEN, policies=(msgspec.structs.replace(POLICY, uid="r"), later), authorities="PEM")
+    maps = [one.object["metadata"] for one in of(Apply, wanted(seen)) if one.object["kind"] == "ConfigMap"]
+    assert {(one["namespace"], one["ownerReferences"][0]["uid"]) for one in maps} == {("research", "r"), ("cages", "z")} and len(maps) == 2
+    (reserved,) = of(Submit, wanted(seen))
+    assert reserved.body["tenant"] == "acme"
