@@ -74,7 +74,8 @@ class FailureLimits:
         self._names.give_back(self._who(name, group))
 
     def _who(self, name: str, group: str) -> str:
-        return f"{name} {group}" if (name, group) in self._known else name
+        """The group first: it has no blank, and callers choose names."""
+        return f"{group if (name, group) in self._known else ''} {name}"
 
 
 PASSWORD_MAX: Final = 256
@@ -169,7 +170,7 @@ class Checker:
         """A login from address ``source`` whose proof another party checks inside the block; what the block raises counts as a failure.
         Raises QuotaReached, Unsure."""
         self.require_log()
-        name = f"{kind} {address_group(source)}"  # of no user: it is not known before
+        name = f" {kind} {address_group(source)}"  # of no user: it is not known before; names that callers give do not begin with a blank
         self._take(name, source)
         try:
             yield

@@ -247,6 +247,16 @@ def test_failures_are_written_to_the_log_without_the_secret(capsys: pytest.Captu
     run(work)
 
 
+def test_failed_logins_do_not_keep_an_address_from_the_identity_provider() -> None:
+    async def work(house: House) -> None:
+        for index in range(10):
+            await refused(house.access.checker.password("oidc 192.0.2.1", "wrong", f"198.51.100.{index}"))
+        with house.access.checker.attempt("oidc", "192.0.2.1"):
+            pass
+
+    run(work)
+
+
 def test_a_login_that_another_party_refuses_is_counted_for_the_audit() -> None:
     async def work(house: House) -> None:
         with house.access.checker.attempt("oidc", "192.0.2.1"):

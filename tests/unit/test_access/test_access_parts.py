@@ -200,6 +200,14 @@ def test_a_name_is_limited_wherever_it_is_tried_from_but_where_it_was_good_befor
     assert limits.take("bert", "9.9.9.9", 0) is None
 
 
+def test_a_name_made_of_another_name_and_an_address_is_limited_for_itself() -> None:
+    limits = FailureLimits(address=Rate(1, 100), name=Rate(1, 2, 10 * S))
+    limits.good("anna", "10.0.0.1")
+    for name in ("anna 10.0.0.1", "10.0.0.1 anna", " anna"):
+        assert [limits.take(name, f"9.9.9.{index}", 0) for index in range(2)] == [None, None]
+    assert limits.take("anna", "10.0.0.1", 0) is None
+
+
 def test_good_tries_cost_nothing() -> None:
     limits = FailureLimits(address=Rate(1, 2, 10 * S), name=Rate(1, 2, 10 * S))
     for _ in range(50):
