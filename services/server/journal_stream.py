@@ -247,7 +247,7 @@ class ProgramLane:
         """A batch, also one without a program, whose ``content`` digest goes into the dispatch journal."""
         for body in batch.kernels:
             self._learn_kernel(body)
-        if batch.program_body and batch.program not in self._operations:
+        if batch.program_body and batch.program not in self._operations and batch.program == digest(batch.program_body):
             self._operations[batch.program] = self._operations_of(batch.program_body)
         here = (batch.session, batch.program)
         if batch.program and batch.origin and here not in self._origins:
@@ -256,11 +256,11 @@ class ProgramLane:
             self._begin()
         name = content[:PROGRAM_NAME_BYTES]
         origin = "" if here in self._said else self._origins.get(here, "")
-        if name in self._said and not origin:
+        operations = () if batch.program in self._said else self._operations.get(batch.program, ())
+        if name in self._said and not origin and not operations:
             return
         program = batch.program[:PROGRAM_NAME_BYTES]
-        operations = () if batch.program in self._said else self._operations.get(batch.program, ())
-        self._said |= {name, batch.program} if batch.program else {name}
+        self._said |= {name, batch.program} if operations else {name}
         if origin:
             self._said.add(here)
         self._lane.add(encode_use(ProgramUse(name, program, operations, batch.session if origin else "", origin)))

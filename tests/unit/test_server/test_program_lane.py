@@ -71,6 +71,16 @@ def test_a_program_that_cannot_be_read_has_no_operations(lane: Lane, body: bytes
     assert sent(lane) == [ProgramUse(b"A" * 8, b"p" * 8)]
 
 
+def test_a_program_of_another_digest_does_not_name_its_operations(lane: Lane) -> None:
+    """A client that names the program of another tenant, with a body of its own: the executor refuses the batch, and the lane learns nothing."""
+    mine, program, programs = increment(), Builder(), ProgramLane(lane)
+    x = program.external(DType.F32, (16,))
+    program.launch(digest(b""), (1, 1, 1), (32, 1, 1), (Operand(x.buffer, DType.U8, (64,), (1,), 0),), ())
+    programs.note(Batch("other", 1, 1, mine.digest, bytes(32), Program(program).body), b"B" * 32)
+    programs.note(Batch("s", 1, 1, mine.digest, bytes(32), mine.body), b"A" * 32)
+    assert [use.operations for use in sent(lane)] == [(), ("add",)]
+
+
 KERNEL = """kernel 2 nothing_at_all
 math strict
 threads 256
