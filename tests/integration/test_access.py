@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from bus_schemas.events import KeyIssued, KeyRevoked, UserChanged
+from bus_schemas.events import KeyIssued, KeyRevoked, TaskSubmitted, UserChanged
 from services.controller.actions.access import AccessLog, Change, UserActions
 from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
@@ -409,6 +409,15 @@ def test_actions_are_audited_without_secrets(door: Door) -> None:
     for path in ("/api/v1/audit?limit=10000", "/api/v1/keys", "/api/v1/users", f"/api/v1/keys/{name}", "/settings/keys", "/settings/audit"):
         body = door("GET", path, key=ADMIN).body
         assert b"argon2" not in body and key.split("_")[2].encode() not in body and ADMIN.split("_")[2].encode() not in body, path
+
+
+def test_a_user_called_as_another_tenants_task_does_not_show_its_title(plane: Plane, door: Door) -> None:
+    plane.publish("task", "night-run", TaskSubmitted(time.time_ns(), "night-run", "zebra", 2, 1 << 20, title="plans of zebra", queue=True))
+    wait_until(lambda: door("GET", "/api/v1/tasks/night-run", key=ADMIN).status == 200)
+    _, carl = new_key(door, user="carl")
+    assert door("POST", "/api/v1/users", {"id": "night-run", "role": "viewer"}, carl).status == 201
+    page = door("GET", "/settings/audit", key=carl).body
+    assert b"night-run" in page and b"plans of zebra" not in page
 
 
 def test_pages_and_filters_of_the_audit(door: Door) -> None:

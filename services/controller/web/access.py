@@ -346,7 +346,8 @@ async def audit(request: Ask) -> Response[str]:
     if not listing.descending:
         found.reverse()
     shown, listing = listing.take(found)
-    titles = {fact.target: tasks[fact.target].submitted.title for fact in shown if fact.target in tasks}
+    named = [tasks[fact.target].submitted for fact in shown if fact.target in tasks]  # a user may be called as a task of another tenant
+    titles = {task.task: task.title for task in named if caller.sees(task.tenant)}
     titles |= {fact.target: access.keys[fact.target].fact.title for fact in shown if fact.target in access.keys}
     actions = [(action, action) for action in sorted(AUDITED)]
     return settings_page(request, "settings/audit.html", listing=listing, rows=shown, actions=actions, titles=titles)
