@@ -163,7 +163,7 @@ _TABLE: Final = (
         enforced="services.controller.oidc", beyond="refused", remedy="finish the login that was begun",
     ),
     Quota(
-        name="user_keys", unit="keys that are not revoked", scope="user", limit=200, enforced="services.controller.actions.access",
+        name="user_keys", unit="keys neither revoked nor expired", scope="user", limit=200, enforced="services.controller.actions.access",
         beyond="refused", remedy="revoke some",
     ),
 )  # fmt: skip

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from bus_schemas.events import KeyIssued, KeyRevoked, TaskSubmitted, UserChanged
+from bus_schemas.quotas import QUOTAS
 from services.controller.actions.access import AccessLog, Change, UserActions
 from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
@@ -409,6 +410,20 @@ def test_actions_are_audited_without_secrets(door: Door) -> None:
     for path in ("/api/v1/audit?limit=10000", "/api/v1/keys", "/api/v1/users", f"/api/v1/keys/{name}", "/settings/keys", "/settings/audit"):
         body = door("GET", path, key=ADMIN).body
         assert b"argon2" not in body and key.split("_")[2].encode() not in body and ADMIN.split("_")[2].encode() not in body, path
+
+
+def test_keys_that_have_expired_leave_room_for_new_ones(plane: Plane, door: Door) -> None:
+    """A login of the command line makes a key that is good for some days."""
+    assert door("POST", "/api/v1/users", {"id": "daily", "role": "member", "tenant": "acme"}, ADMIN).status == 201
+
+    def issue(expires_ns: int) -> None:
+        keys = [KeyIssued(1, make_key().id, "acme", "daily", "member", "", expires_ns=expires_ns) for _ in range(QUOTAS["user_keys"].limit)]
+        plane.publish("access", "daily", *keys)
+
+    issue(1)
+    new_key(door, user="daily")
+    issue(0)
+    assert door("POST", "/api/v1/keys", {"user": "daily"}, ADMIN).json["quota"] == "user_keys"
 
 
 def test_a_user_called_as_another_tenants_task_does_not_show_its_title(plane: Plane, door: Door) -> None:

@@ -446,7 +446,8 @@ class KeyActions:
 
         def decide(view: AccessView) -> Change:
             self._wanted(by, values)  # the user may have changed meanwhile
-            live = sum(1 for key in view.keys.values() if fact.user and key.fact.user == fact.user and not key.revoked_ns)
+            held = [name for name, key in view.keys.items() if fact.user and key.fact.user == fact.user]
+            live = sum(view.why_not(name, fact.at_ns) not in ("revoked", "expired") for name in held)
             refusal = reached("user_keys", live, f"user {fact.user}")
             if refusal is not None:
                 raise refusal
