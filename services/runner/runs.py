@@ -198,7 +198,7 @@ class Runs:
         code = await run.wait(lambda reason: self._report(RunReport(self._settings.name, self._instance, task, False, reason=reason)))
         others = [other for name, other in self._running.items() if name != task]
         kill_orphans({other.script.process.pid for other in others}, {other.script.mark for other in others})
-        run.script.discard()
+        await asyncio.to_thread(run.script.discard)  # its folder may hold millions of files
         get_logger().info("a script ended", task=task, code=code, reason=run.reason)
         await self._report_end(task, code if code >= 0 else None, max(0, -code), run.reason)
         del self._running[task]
