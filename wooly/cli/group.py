@@ -23,7 +23,13 @@ class CommandError(Exception):
 
 def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print ``text``, which may hold words of other parties: every command prints by this or by ``output``."""
-    click.echo(printable(text), err=err, nl=nl)
+    click.echo(encodable(printable(text)), err=err, nl=nl)
+
+
+def encodable(text: str) -> str:
+    """``text`` with the letters escaped that the encoding of standard output lacks."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 EXIT_ERROR: Final = 2

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bus_schemas.texts import printable
-from wooly.cli.group import echo
+from wooly.cli.group import echo, encodable
 
 _ID: Final = re.compile(r"\b([0-9a-f]{8})[0-9a-f]{24}\b")
 _GAP: Final = 2
@@ -32,7 +32,7 @@ def print_table(
         echo(empty)
         return
     console = Console()
-    cells = [["" if value is None else printable(str(value)) for value in row] for row in rows]
+    cells = [["" if value is None else encodable(printable(str(value))) for value in row] for row in rows]
     shown: Sequence[str] = columns
     if console.is_terminal:  # else programs read it: they need whole lines and whole ids
         cells = [[_brief(cell) for cell in row] for row in cells]

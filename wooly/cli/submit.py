@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from bus_schemas.texts import printable
-from wooly.cli.group import CommandError, echo
+from wooly.cli.group import CommandError, echo, encodable
 from wooly.cli.http import get_json, send_json
 from wooly.cli.options import controller_flag, json_flag, task_body, task_flags
 from wooly.cli.output import print_json
@@ -117,8 +117,9 @@ def _show_log(controller: str, task: str, *, follow: bool) -> dict[str, Any]:
             continue
         heard_s = time.monotonic()
         text, moved = str(part["text"]), part["next"] != after
-        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None: it was closed before the start
+            sys.stdout.write(encodable(printable(text) if sys.stdout.isatty() else text))
+            sys.stdout.flush()
         after = part["next"]
         if part["run"] is None:
             raise CommandError(f"no runner has to do with task {task}: its script was started elsewhere, or ended more than a week ago")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -30,11 +31,12 @@ class Evil(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         device = {"index": 0, "name": EVIL, "vram_bytes": 1, "tasks": []}
         task = {"id": EVIL, "title": EVIL, "tenant": EVIL, "priority": 0, "state": EVIL, "node_name": EVIL, "node": EVIL, "gpus": [EVIL],
-                "required_vram_mb": 1, "updated_at": EVIL, "reason": EVIL}  # fmt: skip
+                "required_vram_mb": 1, "updated_at": EVIL, "reason": "café"}  # fmt: skip
         body = {
             "tasks": {"items": [task], "total": 2},
             "nodes": {"items": [{"id": EVIL, "name": EVIL, "state": EVIL, "devices": [device]}]},
             "telemetry": {"items": []},
+            "tasks/y/log": {"text": "café\n", "next": 1, "ended": True, "run": {"task": "y", "reason": ""}},
             "groups": {"items": [{"id": EVIL, "title": EVIL, "nodes": [EVIL], "tasks": 0}]},
         }.get(self.path.removeprefix("/api/v1/").partition("?")[0])
         self.send_response(200 if body else 409)
@@ -63,6 +65,21 @@ def test_a_listing_sends_no_command_to_the_terminal(tmp_path: Path, controller: 
     lines = _OURS.sub("", said).replace("\r\n", "\n")
     assert not [char for char in lines if char != "\n" and not char.isprintable()], ascii(lines)
     assert "a[/]b[link=https://evil.example]c[/link]" in re.sub(r"\s*\n\s*", "", lines), ascii(lines)
+
+
+@pytest.mark.parametrize("command", ["tasks", "logs y"])
+def test_a_letter_that_the_encoding_of_the_output_lacks_is_escaped(tmp_path: Path, controller: str, command: str) -> None:
+    environment = plain_environment(HOME=str(tmp_path), PYTHONIOENCODING="ascii", PYTHONPATH=":".join(sys.path))
+    whole = [sys.executable, "-m", "wooly.cli", *command.split(), "--controller", controller]
+    found = subprocess.run(whole, env=environment, capture_output=True, text=True, check=False)
+    assert found.returncode == 0 and r"caf\xe9" in found.stdout, found.stderr
+
+
+def test_a_log_may_be_asked_for_without_standard_output(tmp_path: Path, controller: str) -> None:
+    environment = plain_environment(HOME=str(tmp_path), PYTHONPATH=":".join(sys.path))
+    whole = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "wooly.cli", "logs", "y", "--controller", controller]
+    found = subprocess.run(whole, env=environment, stderr=subprocess.PIPE, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")
 
 
 def test_commands_print_through_one_door() -> None:
