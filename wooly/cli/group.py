@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import importlib
 import os
 import sys
@@ -140,8 +141,11 @@ def main(arguments: list[str] | None = None, command: click.Command = app, name:
         code = 130
     except (CommandError, WoolyError) as error:
         code = _fail(str(error))
-    except BrokenPipeError:
-        # The reader of our output has closed the pipe, as in `wooly tasks | head`; nothing more can be written, not even at exit.
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        # The reader of our output has closed the pipe, as in `wooly tasks | head`, or its disk is full; nothing more can be written, not
+        # even at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 1
+        code = 1 if error.errno == errno.EPIPE else _fail(f"the output cannot be written: {error.strerror}")
     sys.exit(code if isinstance(code, int) else 0)

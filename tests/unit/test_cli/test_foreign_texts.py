@@ -82,6 +82,14 @@ def test_a_log_may_be_asked_for_without_standard_output(tmp_path: Path, controll
     assert (found.returncode, found.stderr) == (0, "")
 
 
+def test_a_full_disk_of_the_output_is_one_line(tmp_path: Path, controller: str) -> None:
+    environment = plain_environment(HOME=str(tmp_path), PYTHONPATH=":".join(sys.path))
+    whole = [sys.executable, "-m", "wooly.cli", "tasks", "--controller", controller]
+    with open("/dev/full", "w") as full:
+        found = subprocess.run(whole, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (found.returncode, found.stderr) == (2, "wooly: the output cannot be written: No space left on device\n")
+
+
 def test_commands_print_through_one_door() -> None:
     """``group.echo`` and ``output`` make foreign texts printable."""
     for file in Path(wooly.cli.__path__[0]).glob("*.py"):
