@@ -9,10 +9,12 @@ table of backends, because Triton accepts one active driver only. Capability 8.0
 
 from __future__ import annotations
 
+import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from wis.kernel.limits import KERNEL_LIMITS
@@ -118,6 +120,10 @@ def _flattened(types: Sequence[Any], args: Sequence[Any]) -> Iterator[Any]:
             yield from (*value.shape, *value.strides)
         elif kind.startswith("*"):
             yield _memory(value)
+        elif kind == "fp16":
+            yield struct.pack("<e", value)
+        elif kind == "bf16":  # Triton's own launcher truncates
+            yield np.float32(value).tobytes()[2:]
         else:
             yield value
 

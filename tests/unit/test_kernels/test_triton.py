@@ -105,6 +105,29 @@ def test_printing_is_dropped_with_a_warning() -> None:
     assert out.item() == 5
 
 
+def test_numbers_of_16_bits_are_floats() -> None:
+    """Triton compiles parameters annotated tl.float16 and tl.bfloat16 to arrays of two bytes, and cuts f32 off to make a bf16."""
+    text = """.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry k(.param .u64 out, .param .align 2 .b8 a[2], .param .align 2 .b8 b[2]) {
+    .reg .b64 to; .reg .b16 x;
+    ld.param.u64 to, [out];
+    ld.param.b16 x, [a];
+    st.global.b16 [to], x;
+    ld.param.b16 x, [b];
+    st.global.b16 [to+2], x;
+    ret;
+}"""
+    _, function, *_ = TritonUtilities().load_binary("k", text.encode(), 0, 0)
+    signature = {"out": "*i16", "a": "fp16", "b": "bf16"}
+    launcher = TritonLauncher(SimpleNamespace(signature=signature), SimpleNamespace(num_warps=1, shared=0))
+    out = torch.zeros(2, dtype=torch.int16, device="cuda")
+    launcher(1, 1, 1, 0, function, None, None, None, None, out, 0.1, 0.1)
+    assert out[:1].view(torch.float16).item() == torch.tensor(0.1, dtype=torch.float16).item()
+    assert out[1:].view(torch.bfloat16).item() == 0.099609375
+
+
 _LATER = """
 import importlib.util, sys
 from wooly.device.imports import when_imported
