@@ -90,6 +90,8 @@ REFUSED = [
     ("mov a, b;", "does not say the type", ""),
     ("sqrt.rn.u32 a, b;", "not a form that is known", ""),
     ("mul.wide.u64 x, x, x;", "128 bits", ""),
+    ("cvt.pack.sat.s16.s32 {a, b}, c;", "not a form that is known", ""),
+    ("setp.lo.f32 p, f, f;", "not compared by .lo", ""),
     ("shfl.sync.b32 a, b, c, d, a;", "from where", ""),
     ("add.u33 a, b, c;", ".u33 is not supported", ""),
     ("addd.u32 a, b, c;", "there is add", ""),

@@ -47,6 +47,8 @@ def _floats(low: RoutineLowering, how: str, a: int, b: int) -> int:
         return low.op("eq", _PRED, a, b)
     if how in ("gt", "ge"):
         a, b, how = b, a, {"gt": "lt", "ge": "le"}[how]
+    if how in _UNSIGNED:
+        raise low.fail(f"numbers of a float type are not compared by .{how}")
     return low.op(how, _PRED, a, b)
 
 

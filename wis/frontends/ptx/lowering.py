@@ -348,7 +348,7 @@ class RoutineLowering:
             else:
                 self.guard = (self.read(ins.guard, RegType.PRED), ins.negated)
                 known.lower(self, ins)
-        except (LookupError, StopIteration):  # a table has no entry for this type, or there are too few operands
+        except (LookupError, StopIteration, ValueError):  # a table has no entry for this type, or operands are too few or too many
             raise self.fail(f"{ins.text} is not a form that is known") from None
         if self.pending:
             self.settle()
