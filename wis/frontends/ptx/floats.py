@@ -337,6 +337,8 @@ def _int_float(low: RoutineLowering, ins: Instruction, arg: Operand, source: str
     if to in HALVES:
         work = _F32 if BITS[source] <= 16 or (to == "f16" and BITS[source] == 32) else _F64
         exact = low.op(name, work, _short(low, value, source) if BITS[source] == 64 else value)
+        if "sat" in ins.mods:
+            exact = saturated(low, exact)
         if how is Rounding.NEAREST:
             return narrowed(low, exact, to)
         return low.op("cvt_r", FLOATS[to], exact, attrs=(int(how),))
