@@ -92,6 +92,7 @@ REFUSED = [
     ("mul.wide.u64 x, x, x;", "128 bits", ""),
     ("cvt.pack.sat.s16.s32 {a, b}, c;", "not a form that is known", ""),
     ("setp.lo.f32 p, f, f;", "not compared by .lo", ""),
+    ("fma.rn.oob.f32 f, f, f, f;", ".oob is not supported", ""),
     ("shfl.sync.b32 a, b, c, d, a;", "from where", ""),
     ("add.u33 a, b, c;", ".u33 is not supported", ""),
     ("addd.u32 a, b, c;", "there is add", ""),

@@ -136,7 +136,7 @@ def half_bits(low: RoutineLowering, ins: Instruction, name: str) -> None:
         low.put(ins.args[0], low.op("xor", kind, value, low.const(kind, 0x80008000 if double else 0x8000)))
 
 
-@lowers("fma", "rn rz rm rp ftz sat relu oob", 4)
+@lowers("fma", "rn rz rm rp ftz sat relu", 4)
 def _fma(low: RoutineLowering, ins: Instruction) -> None:
     float_arithmetic(low, ins, "fma")
 
