@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.ptx_snippets import HEADER, kernel_of, module_of, run
-from wis.frontends.ptx import import_ptx
+from wis.frontends.ptx import PtxError, import_ptx
 from wis.kernel.model import Bar, Cbr, Switch, Sync, TrapKind
 from wis.kernel.verify import verify_kernel
 
@@ -61,6 +61,23 @@ def test_indirect_branches_are_switches() -> None:
 def test_labels_belong_to_their_braces() -> None:
     code = "{ bra L; mov.u32 v, 9; L: mov.u32 v, 1; } { setp.eq.u32 p, t, 0; @p bra L; add.u32 v, v, 1; L: }"
     assert threads(code, block=2) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("load", "pass_", "store"),
+    [
+        ("ld.param.b32 x, [a+4];", "st.param.b64 [p0], at;", "st.param.b32 [r], x;"),
+        ("ld.param.v2.b32 {x, x}, [a];", "st.param.b64 [p0], at;", "st.param.b32 [r], x;"),
+        ("ld.param.b64 y, [a];", "st.param.v2.b32 [p0], {t, v};", "st.param.b32 [r], x;"),
+        ("ld.param.b64 y, [a];", "st.param.b64 [p0], at;", "st.param.b16 [r+2], h;"),
+    ],
+)
+def test_a_number_passed_in_pieces_is_refused(load: str, pass_: str, store: str) -> None:
+    before = f""".func (.param .b32 r) part(.param .b64 a) {{ .reg .b16 h; .reg .b32 x; .reg .b64 y; mov.b32 x, 0; mov.b16 h, 0;
+        {load} {store} ret; }}"""
+    code = f"{{ .param .b64 p0; {pass_} .param .b32 r0; call.uni (r0), part, (p0); ld.param.b32 v, [r0]; }}"
+    with pytest.raises(PtxError, match="is passed as a whole"):
+        threads(code, before=before)
 
 
 def test_functions_are_called() -> None:

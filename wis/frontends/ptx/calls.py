@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import Final
 
 from wis.dtypes import DType
@@ -52,9 +53,16 @@ def argument_store(low: RoutineLowering, ins: Instruction, items: list[Operand])
                 _store_local(low, slot.symbol, offset + k * size, value, size)
         else:
             assert register is not None, number
+            _check_whole(low, name, offset, values, size, slot)
             low.emit("mov", [register], [_as(low, values[0], slot.type)])
         return True
     raise low.fail(f"{name} is not declared")
+
+
+def _check_whole(low: RoutineLowering, name: str, offset: int, parts: Sized, size: int, slot: Slot) -> None:
+    """Raises PtxError when a number is passed in pieces."""
+    if offset or len(parts) != 1 or size > slot.nbytes:
+        raise low.fail(f"{name} is a number of {slot.nbytes} bytes, which is passed as a whole", "declare an array of bytes")
 
 
 def _value(low: RoutineLowering, item: Operand, type_: str) -> int:
@@ -96,6 +104,7 @@ def result_load(low: RoutineLowering, ins: Instruction, name: str, offset: int, 
             if register is None:
                 _load_local(low, ins, slot.symbol, offset, items)
             else:
+                _check_whole(low, name, offset, items, size, slot)
                 _deliver(low, items, [register], type_)
             return True
     raise low.fail(f"{name} is not a parameter")
@@ -173,6 +182,7 @@ def _function(low: RoutineLowering, name: str, results: list[Operand], given: li
         else:
             if 0 not in values:
                 raise low.fail(f"{name} gets no value for {slot.name}")
+            _check_whole(low, slot.name, 0, values, values[0][1], slot)
             ins.append(_as(low, values[0][0], slot.type))
     outs = [low.code.temp(slot.type) for slot in signature.outs if slot.type is not None]
     following = low.new_block()
