@@ -75,10 +75,12 @@ class TritonLauncher:
     """Launches of one compiled kernel.
 
     ``src`` has the types of the arguments by name: ``*fp32`` for a pointer, ``i32``, ``constexpr`` for what is part of the code, a tuple of
-    these, or ``tensordesc<...>``. ``metadata``: what compilation decided.
+    these, or ``tensordesc<...>``. ``metadata``: what compilation decided. Raises CompileError for a cooperative grid.
     """
 
     def __init__(self, src: Any, metadata: Any) -> None:
+        if getattr(metadata, "launch_cooperative_grid", False):
+            raise CompileError(f"{metadata.name}: grid-wide synchronisation is not portable; split the kernel into launches")
         self._types: Final = tuple(src.signature.values())
         self._threads: Final = (WARP * metadata.num_warps, 1, 1)
         self._shared_bytes: Final[int] = metadata.shared

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from wis.kernel.model import Math
-from wooly.errors import KernelArgumentError
+from wooly.errors import CompileError, KernelArgumentError
 from wooly.kernels.triton import TritonLauncher, TritonUtilities
 
 FOLDER = Path(__file__).parents[2] / "golden" / "triton"
@@ -80,6 +80,12 @@ def test_a_tensor_of_the_cpu_is_refused() -> None:
     a = torch.ones(32, 32).half()
     with pytest.raises(KernelArgumentError, match=r"a tensor on cpu; a pointer takes one on cuda"):
         launch("f16", a, a.cuda(), torch.zeros(32, 32, device="cuda"))
+
+
+def test_a_cooperative_grid_is_refused() -> None:
+    metadata = SimpleNamespace(name="k", num_warps=1, shared=0, launch_cooperative_grid=True)
+    with pytest.raises(CompileError, match="k: grid-wide synchronisation is not portable"):
+        TritonLauncher(SimpleNamespace(signature={}), metadata)
 
 
 def test_printing_is_dropped_with_a_warning() -> None:
