@@ -72,7 +72,7 @@ def test_a_program_that_cannot_be_read_has_no_operations(lane: Lane, body: bytes
 
 
 def test_a_program_of_another_digest_does_not_name_its_operations(lane: Lane) -> None:
-    """A client that names the program of another tenant, with a body of its own: the executor refuses the batch, and the lane learns nothing."""
+    """A client that names the program of another tenant, with a body of its own: the executor refuses that batch."""
     mine, program, programs = increment(), Builder(), ProgramLane(lane)
     x = program.external(DType.F32, (16,))
     program.launch(digest(b""), (1, 1, 1), (32, 1, 1), (Operand(x.buffer, DType.U8, (64,), (1,), 0),), ())
