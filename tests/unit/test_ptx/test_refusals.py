@@ -56,6 +56,7 @@ REFUSED = [
     ("alloca.u64 x, 8, 8;", "not portable", "fixed size"),
     ("cvt.rn.satfinite.tf32.f32 a, f;", "not supported", ""),
     ("cvt.rn.satfinite.e4m3x2.f32 a, f, f;", "not supported", ""),
+    ("{ .shared .b32 s; st.shared.u32 [s], a; } { .shared .b64 s; st.shared.u64 [s], x; }", "two variables of k are called s", "rename"),
     ("frobnicate.u32 a, b;", "frobnicate.u32 is not known", ""),
     ("add.foo.u32 a, b, c;", ".foo is not supported", ""),
     ("add.u32 a, b;", "takes 3 operands, not 2", ""),

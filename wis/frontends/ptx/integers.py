@@ -81,7 +81,11 @@ def _with_carry(low: RoutineLowering, ins: Instruction, a: int, b: int, *, use: 
         before, result = result, low.op(name, type_, result, carried)
         carries.append(low.op("lt_u", _PRED, before, carried) if subtract else low.op("lt_u", _PRED, result, carried))
     if "cc" in ins.mods:
-        low.carry = low.op("or", _PRED, *carries) if use else carries[0]
+        carry = low.op("or", _PRED, *carries) if use else carries[0]
+        if low.guard is not None and low.carry is not None:  # threads whose guard is false keep the one before
+            pred, negated = low.guard
+            carry = low.op("sel", _PRED, pred, *((low.carry, carry) if negated else (carry, low.carry)))
+        low.carry = carry
     low.put(ins.args[0], result)
 
 

@@ -425,6 +425,8 @@ class _Parser:
                 while words[self.at] in _LINKING:
                     linking.add(self.next())
                 for variable in self.variables(linking):
+                    if variable.name in routine.variables:
+                        raise self.fail(f"two variables of {routine.name} are called {variable.name}", "rename one")
                     routine.variables[variable.name] = variable
             elif word == ".pragma":
                 self.pragma()
