@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import sys
 
 from services.kit.bus import connect
 from services.kit.log import get_logger
 from services.kit.process import ready, run_service
-from services.runner.process import become_subreaper, kill_marked
+from services.runner.process import become_subreaper, kill_marked, remove_folder
 from services.runner.runs import Runs
 from services.runner.settings import Settings
 
@@ -28,7 +27,7 @@ async def serve_until(stop: asyncio.Event, settings: Settings) -> None:
     """Everything a runner is, for as long as ``stop`` is not set."""
     become_subreaper()
     kill_marked(f"{settings.folder}:")  # what a runner that was killed has left behind
-    shutil.rmtree(settings.folder, ignore_errors=True)
+    remove_folder(settings.folder)
     bus = await connect(settings.nats_url, name="runner")
     runs = Runs(bus, settings)
     working = asyncio.create_task(runs.run())

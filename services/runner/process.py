@@ -13,10 +13,11 @@ import os
 import resource
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +45,7 @@ class ScriptProcess:
         self.output, write_end = os.pipe()
         try:
             file = self.folder / script.name
-            file.write_text(script.script)
+            file.write_text(script.script, encoding="utf-8")
             os.set_blocking(self.output, False)
             parent_pid, limits = os.getpid(), _limits(script.ram_mb)
 
@@ -84,7 +85,23 @@ class ScriptProcess:
         if self.output >= 0:
             os.close(self.output)
             self.output = -1
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_folder(self.folder)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove what can be removed, also below folders that a script made read-only. Call when no process of the script is left."""
+    shutil.rmtree(folder, onerror=_permit)
+
+
+def _permit(remove: Callable[..., object], path: str, _error: object) -> None:
+    """Repeat one step of ``rmtree``, with permission to change the folder that refused it."""
+    with contextlib.suppress(OSError):
+        whole = remove is not os.unlink and remove is not os.rmdir  # else a folder that could not be read
+        os.chmod(path if whole else os.path.dirname(path), stat.S_IRWXU)
+        if whole:
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            remove(path)
 
 
 def _mark(settings: Settings, task: str) -> str:

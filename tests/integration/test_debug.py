@@ -71,9 +71,9 @@ def test_the_memory_after_a_batch_is_what_the_script_had(stack: EmbeddedStack, t
     shown = json.loads(wooly(stack, tmp_path, "debug", "recording", *at, "--buffer", str(loss["buffer"]), "--json").stdout)
     assert np.float32(shown["values"]) == np.float32(losses[2])
     [weights] = [one for one in held["buffers"] if one["type"] == "f32[40,30]" and one["operation"] == "aten::sub_.Tensor"]
-    done = wooly(stack, tmp_path, "debug", "recording", *at, "--buffer", str(weights["buffer"]), "--output", "w.npy")
+    done = wooly(stack, tmp_path, "debug", "recording", *at, "--buffer", str(weights["buffer"]), "--output", "w")
     assert done.returncode == 0, done.stderr
-    assert np.array_equal(np.load(tmp_path / "w.npy"), torch.load(tmp_path / "w.pt").numpy())
+    assert np.array_equal(np.load(tmp_path / "w"), torch.load(tmp_path / "w.pt").numpy())
     listed = wooly(stack, tmp_path, "debug", "recording")
     assert listed.stdout.startswith(f"after batch {len(batches)}: ") and "aten::sub_.Tensor" in listed.stdout
     assert wooly(stack, tmp_path, "debug", "recording", "--find-nan").stdout == "no batch gave NaN\n"

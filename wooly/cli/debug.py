@@ -238,7 +238,8 @@ def _show_buffer(rebuilt: Rebuilt, handle: int, output: Path | None, as_json: bo
     use = held.use if held.use is not None else Operand(0, DType.U8, (held.nbytes,), (1,), 0)
     array = _as_shown(view(replace(use, buffer=0), [data]))
     if output is not None:
-        np.save(output, array)
+        with output.open("wb") as file:  # of a path, NumPy changes the name
+            np.save(file, array)
         echo(f"{output}: {use.dtype.text}{list(array.shape)}", err=True)
     elif as_json:
         print_json({"batch": rebuilt.number, "buffer": handle, "type": use.dtype.text, "shape": array.shape, "values": _values(array)})

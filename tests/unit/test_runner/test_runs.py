@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 from bus_schemas.runs import RunOrder, RunScript
 from services.runner import runs as module
-from services.runner.process import ScriptProcess
+from services.runner.process import ScriptProcess, remove_folder
 from services.runner.runs import Runs
 from services.runner.settings import Settings
 
@@ -49,3 +51,24 @@ def test_the_runner_serves_other_scripts_while_a_folder_is_removed(tmp_path: Pat
 
     asyncio.run(work())
     assert waits == [True] and not list((tmp_path / "runs").iterdir())
+
+
+def test_folders_without_write_permission_are_removed() -> None:
+    """By a user whom permissions bind, as root is not."""
+    before = os.geteuid()
+    with tempfile.TemporaryDirectory() as own:  # others may not enter the folders of pytest
+        folder = Path(own) / "run"
+        if before == 0:
+            os.chown(own, 65534, -1)
+            os.seteuid(65534)
+        try:
+            (folder / "a" / "b").mkdir(parents=True)
+            (folder / "shut").mkdir()
+            for name, mode in (("a/b", 0o500), ("a", 0o500), ("shut", 0), (".", 0o500)):
+                if name != "a":
+                    (folder / name / "file").write_text("x")
+                (folder / name).chmod(mode)
+            remove_folder(folder)
+            assert not folder.exists()
+        finally:
+            os.seteuid(before)
