@@ -25,6 +25,8 @@ from services.controller.routes import Limit, Name, Offset, Revision, Search, Ta
 from services.controller.runs import WAIT_S_MAX
 from services.controller.task_history import life_of
 from services.controller.task_index import TaskQuery, find_tasks
+from services.kit.access.errors import Unauthenticated
+from services.kit.access.web import proof_of
 from services.kit.problems import invalid, problem
 
 __all__ = ["PLACEMENTS", "RUNS", "TASKS"]
@@ -294,10 +296,12 @@ async def log(
 ) -> Json:
     """Standard output and standard error in the order of writing, in parts. ``ended``: the output is complete. ``run`` null: no runner
     executes the task's script, or it ended more than a week ago."""
-    parts = parts_of(request)
+    parts, caller = parts_of(request), caller_of(request)
     await parts.fresh_view()
-    task = parts.tasks.seen(caller_of(request), task).submitted.task
+    task = parts.tasks.seen(caller, task).submitted.task
     part = await parts.runs.log(task, after, wait_s)
+    if not parts.access.is_current(caller.identity, proof_of(request).token):
+        raise Unauthenticated("the key or session ended while the output was awaited")
     state = parts.runs.book.get(task)
     return {"text": part.text, "next": part.next, "ended": part.ended, "run": None if state is None else run_answer(state)}
 
