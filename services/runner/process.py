@@ -90,18 +90,21 @@ class ScriptProcess:
 
 def remove_folder(folder: Path) -> None:
     """Remove what can be removed, also below folders that a script made read-only. Call when no process of the script is left."""
-    shutil.rmtree(folder, onerror=_permit)
 
+    def permit(remove: Callable[..., object], path: str, _error: object) -> None:
+        """Repeat one step of ``rmtree``, with permission to change the folder that refused it. What is around ``folder`` stays as it is."""
+        entry = remove is os.unlink or remove is os.rmdir  # else a folder that could not be read
+        refusing = os.path.dirname(path) if entry else path
+        if (entry and Path(path) == folder) or os.path.islink(refusing):
+            return
+        with contextlib.suppress(OSError):
+            os.chmod(refusing, stat.S_IRWXU)
+            if entry:
+                remove(path)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
 
-def _permit(remove: Callable[..., object], path: str, _error: object) -> None:
-    """Repeat one step of ``rmtree``, with permission to change the folder that refused it."""
-    with contextlib.suppress(OSError):
-        whole = remove is not os.unlink and remove is not os.rmdir  # else a folder that could not be read
-        os.chmod(path if whole else os.path.dirname(path), stat.S_IRWXU)
-        if whole:
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            remove(path)
+    shutil.rmtree(folder, onerror=permit)
 
 
 def _mark(settings: Settings, task: str) -> str:

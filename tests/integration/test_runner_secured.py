@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import urllib.error
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -78,7 +79,8 @@ def test_a_script_has_no_secret_of_the_runner(stack: SecureStack) -> None:
 
 def test_a_key_that_is_revoked_while_it_waits_for_output_gets_none(stack: SecureStack, tmp_path: Path) -> None:
     blue, spy, go = stack.key(tenant="blue", role="member"), stack.key(tenant="blue", role="viewer"), tmp_path / "go"
-    script = f"import os, time\nprint('one', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.05)\nprint('two')\n"
+    os.mkfifo(go)
+    script = f"print('one', flush=True)\nopen({str(go)!r}).read()\nprint('two')\n"
     task = stack.ask("POST", "/api/v1/runs", {"script": script, "required_vram_mb": 16}, key=blue)["id"]
     log = f"/api/v1/tasks/{task}/log?wait_s=20&after="
     position = until(lambda: stack.ask("GET", f"{log}0", key=spy)["next"], "the first line")
@@ -87,7 +89,7 @@ def test_a_key_that_is_revoked_while_it_waits_for_output_gets_none(stack: Secure
         for _ in range(5):
             assert stack.ask("GET", f"/api/v1/tasks/{task}", key=blue)["state"] == "started"  # the log was asked for before
         stack.ask("DELETE", f"/api/v1/keys/{spy.split('_')[1]}")
-        go.touch()
+        go.write_text("")
         assert waits.result(60) == 401
     assert ended(stack, task, blue)[0] == "one\ntwo\n"
 

@@ -70,5 +70,10 @@ def test_folders_without_write_permission_are_removed() -> None:
                 (folder / name).chmod(mode)
             remove_folder(folder)
             assert not folder.exists()
+            folder.mkdir()
+            Path(own).chmod(0o500)
+            remove_folder(folder)
+            assert Path(own).stat().st_mode & 0o777 == 0o500, "folders around it stay as they are"
+            Path(own).chmod(0o700)
         finally:
             os.seteuid(before)
