@@ -30,24 +30,25 @@ class Bus:
 
 def test_the_runner_serves_other_scripts_while_a_folder_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder may hold millions of files; a runner that says nothing for half a minute loses its scripts."""
-    begun, served, waits, discard = threading.Event(), threading.Event(), list[bool](), ScriptProcess.discard
-
-    def slowly(script: ScriptProcess) -> None:
-        begun.set()
-        waits.append(served.wait(5))
-        discard(script)
-
-    monkeypatch.setattr(ScriptProcess, "discard", slowly)
+    served, waits, discard = threading.Event(), list[bool](), ScriptProcess.discard
     monkeypatch.setattr(module, "kill_orphans", lambda *_: None)  # children of other tests
 
     async def work() -> None:
+        begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def slowly(script: ScriptProcess) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            waits.append(served.wait(5))
+            discard(script)
+
+        monkeypatch.setattr(ScriptProcess, "discard", slowly)
         bus: Any = Bus()
         runs = Runs(bus, Settings("r", "nats://127.0.0.1:1", "http://127.0.0.1:1", "", (), 1, tmp_path / "runs"))
         runs._start(RunOrder(RunScript("t", "acme", "print(1)", "script.py", (), {}, 60)))
-        while runs._running:
-            if begun.is_set():
-                served.set()
-            await asyncio.sleep(0.01)
+        (task,) = runs._tasks.values()
+        await begun.wait()
+        served.set()
+        await task
 
     asyncio.run(work())
     assert waits == [True] and not list((tmp_path / "runs").iterdir())
