@@ -284,6 +284,9 @@ class Node:
         if isinstance(tenant, Fault):
             return _encode(SessionOpened(request.session, self._facts.epoch, None, fault=tenant))
         request = msgspec.structs.replace(request, tenant=tenant)
+        gpu = request.gpus[0] if request.gpus else 0
+        if 0 <= gpu < len(self._devices):
+            await self._devices[gpu].wait_for_executor()
         if any(request.replaces in device.lost for device in self._devices) and not await self._facts.durable():
             return self._unwritten(request.session)  # what may be repeated without a charge was charged, also if the server dies now
         fault = self._refuse_open(request, principal)
@@ -292,7 +295,6 @@ class Node:
         known = self._find(request.session)
         if known is not None:  # the answer to an earlier try was lost
             return await self._answer_open(known[1].record)
-        gpu = request.gpus[0] if request.gpus else 0
         device = self._devices[gpu]
         replaced = device.claim_lost(request, principal)
         unanswered = device.lost.pop(request.session, None)  # the session continues under the same name, in log and books

@@ -24,6 +24,7 @@ from typing import IO, Any, Final
 
 import msgspec
 from blake3 import blake3
+from nats.errors import NoRespondersError
 
 from bus_schemas.subjects import EVENTS_STREAM, TELEMETRY_STREAM
 from services.kit.bus import Bus, connect
@@ -32,12 +33,13 @@ from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, KitError, SettingError
 from services.kit.keyring import Keyring
 from services.kit.nats_server import NatsCluster
-from services.kit.streams import is_batch_stream, replicas, replicated
+from services.kit.streams import ELECTION_S, is_batch_stream, replicas, replicated
 
 _FORMAT: Final = 1
 _MANIFEST: Final = "manifest.json"
 _CHUNK_BYTES: Final = 256 << 10
 _SILENCE_S: Final = 60.0
+_PAUSE_S: Final = 0.05
 _DONE: Final = "204"
 """Status of the message that ends a snapshot which is whole."""
 
@@ -153,13 +155,27 @@ async def _load_stream(bus: Bus, name: str, stream: Stream, file: IO[bytes]) -> 
     config = replicated({**stream.config, "num_replicas": 1}, bus.copies)
     place = (await bus.js_api(f"STREAM.RESTORE.{name}", {"config": config, "state": stream.state}))["deliver_subject"]
     for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""):
-        _check_answer(name, await bus.request(place, chunk, _SILENCE_S))
-    _check_answer(name, await bus.request(place, b"", _SILENCE_S))
+        _check_answer(name, await deliver(bus, place, chunk))
+    _check_answer(name, await deliver(bus, place, b""))
     state = (await bus.js_api(f"STREAM.INFO.{name}"))["state"]
     ages = any(stream.config.get(option) for option in ("max_age", "allow_msg_ttl"))  # what is too old by now is dropped at once
     for key in ("last_seq",) if ages else ("last_seq", "messages"):
         if state[key] != stream.state[key]:
             raise BusRefused(f"{name} was restored with {key} {state[key]} instead of {stream.state[key]}; use another backup")
+
+
+async def deliver(bus: Bus, place: str, chunk: bytes) -> bytes:
+    """The answer to a part of a stream. Where a cluster's servers hear of ``place`` after the client does, the part has no responder at
+    first, and so was not delivered: it is sent again. Raises BusUnavailable."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + ELECTION_S
+    while True:
+        try:
+            return await bus.request(place, chunk, _SILENCE_S)
+        except BusUnavailable as error:
+            if not isinstance(error.__cause__, NoRespondersError) or loop.time() > deadline:
+                raise
+            await asyncio.sleep(_PAUSE_S)
 
 
 def _check_answer(name: str, data: bytes) -> None:

@@ -14,10 +14,10 @@ from blake3 import blake3
 
 from bus_schemas.subjects import EVENTS_STREAM, batch_stream
 from services.kit.bus import Bus, connect
-from services.kit.errors import SettingError
+from services.kit.errors import BusUnavailable, SettingError
 from services.kit.nats_server import NatsCluster, NatsServer
 from services.kit.streams import batch_stream_config
-from services.up.backup import load, read_manifest, save
+from services.up.backup import deliver, load, read_manifest, save
 from tests.support.command import Wooly, command_in
 from tests.support.node import until
 from tests.support.script import Script
@@ -71,6 +71,23 @@ async def filled(bus: Bus) -> list[bytes]:
     await bus.js_api("STREAM.MSG.DELETE.LEFT", {"seq": 2})
     await bus.js_api("STREAM.CREATE.UNUSED", {"name": "UNUSED", "subjects": ["unused"], "storage": "file", "retention": "limits"})
     return bodies
+
+
+def test_a_part_is_sent_again_until_its_place_is_known(nats: NatsServer) -> None:
+    async def sent(bus: Bus) -> None:
+        sending = asyncio.create_task(deliver(bus, "place", b"part"))
+        with pytest.raises(BusUnavailable):
+            await bus.request("place", b"after it")  # on the same connection
+        parts: list[bytes] = []
+
+        async def take(subject: str, data: bytes) -> bytes:
+            parts.append(data)
+            return b"taken"
+
+        await bus.serve("place", take)
+        assert await sending == b"taken" and parts == [b"part"]
+
+    on(nats.url, sent)
 
 
 def test_streams_come_back_at_their_positions(nats: NatsServer, tmp_path: Path) -> None:

@@ -77,6 +77,14 @@ def test_a_killed_executor_costs_no_batch_and_no_bit(node: Node, said: list[str]
     assert session.totals is not None and session.totals.launches == 41, "the totals are those of the script"
 
 
+def test_a_request_for_a_session_waits_for_the_executor_that_is_being_started(node: Node) -> None:
+    node.kill_executor()
+    until(lambda: not node.info().devices, "the node has noticed")
+    opened = node.ask("open", OpenSession("asked-early", "default", "", 2, (0,), 0), SessionOpened)
+    assert opened.fault is None and node.info().devices
+    node.ask("close", CloseSession("asked-early", "done"), SessionClosed)
+
+
 def test_a_server_of_another_version_ends_the_executor_and_the_session_is_built_again(tmp_path: Path, said: list[str]) -> None:
     older = tmp_path / "older"
     older.mkdir()
