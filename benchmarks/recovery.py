@@ -4,9 +4,9 @@
 
 *Continue*: from the kill of the executor to the first new answer, of a session with few batches. *Repeat*: with 2,000 batches, from the
 opening of the new session to that answer, beside the time in which they ran first, of the same session. *Move*: the longest wait for the
-answer of a batch while a session of 500 MB, every buffer of which changes again and again, is moved to a second node on this machine; beside
-that, the longest in the seconds before. *Images*: seconds for a fixed number of steps on a session of 500 MB with the default policy, beside
-none, in turns. *Neighbour*: the waits for batches of a session of priority 0, of another process, meanwhile.
+answer of a batch while a session of 500 MB, every buffer of which changes again and again, is moved to a second node on this machine;
+beside that, the longest in the seconds before. *Images*: seconds for a fixed number of steps on a session of 500 MB with the default
+policy, beside none, in turns. *Neighbour*: the waits for batches of a session of priority 0, of another process, meanwhile.
 Publishes to docs/durability.md.
 """
 
