@@ -386,9 +386,9 @@ def test_a_session_whose_log_is_given_up_while_it_is_built_again_is_over(node: N
         session.submit(Flush(uploads=[(handle, memoryview(bytes(LIMITS.inline_bytes_max)))]))
     repeat, lost = session._rebuild._repeated, []
 
-    def repeated(sent: Sent) -> bool:
-        sends = repeat(sent)
-        if sent.seq == session._state.seq:
+    def repeated(group: list[Sent]) -> bool:
+        sends = repeat(group)
+        if group[-1].seq == session._state.seq:
             until(lambda: not session._log.whole, "the log is given up")
             lost.append(session.info.session)
             node.kill_executor()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from collections.abc import Sequence
+from operator import sub
 from typing import Final
 
 import numpy as np
@@ -101,7 +103,7 @@ def _message(data: bytes, uploads: tuple[Upload, ...]) -> bytes:
 
 def pack_handles(handles: Sequence[int]) -> bytes:
     """zlib of the first differences as little-endian i64."""
-    return zlib.compress(np.diff(np.array(handles, "<i8"), prepend=np.int64(0)).astype("<i8", copy=False).tobytes(), 1)
+    return zlib.compress(struct.pack(f"<{len(handles)}q", *map(sub, handles, (0, *handles))), 1)
 
 
 def unpack_handles(packed: bytes) -> list[int]:

@@ -137,13 +137,22 @@ class Rebuild:
         threading.Thread(target=self._relink, args=(remote.port,), name="wooly link", daemon=True).start()
         while True:
             with state.swap, state.changed:
-                sent = next(iter(state.todo.values()), None)
-                if sent is None:
+                group = self._next_group()
+                if not group:
                     state.rebuilding = state.lost == info.session
                     state.changed.notify_all()
                     return not state.rebuilding
-            if not self._repeated(sent):
+            if not self._repeated(group):
                 return False
+
+    def _next_group(self) -> list[Sent]:
+        """Batches that are sent together: half of what may be under way, or up to one with uploads. Empty: all were sent."""
+        state, group = self._state, list[Sent]()
+        for sent in state.todo.values():
+            group.append(sent)
+            if sent.flush.uploads or 2 * len(group) >= state.remote.info.limits.outstanding_batches_max:
+                break
+        return group
 
     def _last_executed(self) -> int:
         """The last batch that may have been executed."""
@@ -161,15 +170,16 @@ class Rebuild:
         self._state.remote.port.open()
         before.close()
 
-    def _repeated(self, sent: Sent) -> bool:
-        """Send one batch to the new session, once there is room; False: that is lost as well."""
+    def _repeated(self, group: list[Sent]) -> bool:
+        """Send batches to the new session, once there is room for all; False: that is lost as well."""
         state, remote = self._state, self._state.remote
         with state.changed:
-            while not state.in_reach(sent.seq) and state.lost != remote.session:
+            while not state.in_reach(group[-1].seq) and state.lost != remote.session:
                 state.changed.wait(1.0)
                 state.raise_fault()
         try:
-            sent.uploads = remote.upload(sent.flush.uploads)
+            for sent in group:
+                sent.uploads = remote.upload(sent.flush.uploads)
         except WoolyError:
             if state.moved(remote.session):
                 return False
@@ -178,13 +188,14 @@ class Rebuild:
             state.raise_fault()
             if state.lost == remote.session:
                 return False
-            sent.data = remote.encoder.encode(sent.seq - remote.skipped, sent.flush, sent.uploads)
-            sent.attempt, sent.sent_s = 0, time.monotonic()
-            state.todo.pop(sent.seq)
-            state.sent[sent.seq] = sent
-            state.envelope_bytes += len(sent.data)
+            for sent in group:
+                sent.data = remote.encoder.encode(sent.seq - remote.skipped, sent.flush, sent.uploads)
+                sent.attempt, sent.sent_s = 0, time.monotonic()
+                state.todo.pop(sent.seq)
+                state.sent[sent.seq] = sent
+                state.envelope_bytes += len(sent.data)
             if not state.halt:
-                state.bus.post(state.send, sent)
+                state.bus.post(state.send_in_order, group)
         return True
 
     def withdraw(self, timeout_s: float) -> None:

@@ -316,7 +316,10 @@ class SessionState:
             return  # they are sent when the script asks again
         with self.changed:
             unanswered = [self.sent[seq] for seq in sorted(self.sent)]
-        for sent in unanswered:
+        self.send_in_order(unanswered)
+
+    def send_in_order(self, batches: list[Sent]) -> None:
+        for sent in batches:
             self.send(sent)
 
     def send_bodies(self, done: Done) -> None:
