@@ -361,7 +361,7 @@ def test_a_session_that_is_lost_again_and_again_is_over(node: Node, said: list[s
     upload(session, 1, np.zeros(N))
     lost: list[str] = []
 
-    def repeated(sent: object) -> bool:
+    def repeated(group: list[Sent]) -> bool:
         lost.append(session.info.session)
         node.kill_executor()
         until(lambda: session._state.lost == lost[-1], "the client knows of it")
