@@ -72,8 +72,11 @@ class BillingProjection(Projection):
         self.view = BillingView()
 
     async def fresh_view(self) -> BillingView:
-        """The view with everything that the log holds now, or as much of it as is folded in 5 s. Raises BusUnavailable."""
+        """The view with everything that the log holds now, or as much of it as is folded in 5 s. Raises BusUnavailable, and the failure:
+        a view that stands still says nothing of the bill."""
         await self.reached(await self.log_end(), _CATCH_UP_S)
+        if self.failure is not None:
+            raise self.failure
         return self.view
 
     async def history_applied(self) -> None:

@@ -167,6 +167,25 @@ def test_a_log_that_begins_anew_is_billed_from_its_beginning(nats: NatsServer, t
     assert billing.end(signal.SIGTERM) == 0
 
 
+def test_it_gives_no_bill_when_it_cannot_read_the_log(nats: NatsServer, tmp_path: Path) -> None:
+    """A service of a newer version has written an event: what follows it is not in the view, so no sum of it is right."""
+    publish(nats.url, facts(1, 20))
+    billing = Billing(nats.url, tmp_path)
+    billing.do("PUT", "budgets/tenant1/total", {"limit_micro": 1000})
+
+    async def newer() -> None:
+        bus = await connect(nats.url, name="test")
+        await bus.publish_acked("wooly.evt.tier.premium", b"\x91\x92\xactier.set.v99\x01")
+        await bus.close()
+
+    asyncio.run(newer())
+    publish(nats.url, facts(21, 40))
+    for path in ("credits", "accounts/tenant1", "budgets", "statements/tenant1", "ledger", "tiers", "utilization", "verify"):
+        status, text, _ = billing.ask("GET", path)
+        assert (status, json.loads(text)["type"]) == (503, "urn:wooly:problem:unavailable"), path
+    assert billing.end(signal.SIGTERM) == 0
+
+
 def test_rest_answers(nats: NatsServer, tmp_path: Path) -> None:
     publish(nats.url, facts(1, 100))
     billing = Billing(nats.url, tmp_path)
