@@ -77,19 +77,23 @@ class Allowances:
         )
 
     async def _allowance(self, asked: AskAllowances, use: TenantUse, serials: dict[int, int]) -> Allowance:
+        """``serials``: the facts that the answer holds beyond; the view may have later ones by now."""
         subject = _SUBJECT + blake3.blake3(use.tenant.encode()).hexdigest()[:32]
         for _ in range(_ATTEMPTS):
-            budgets = self._projection.view.budgets
+            position, leases = await self._leases(subject)
+            # The log goes on meanwhile, so all that is counted from here on is of one moment.
+            budgets, charged = self._projection.view.budgets, dict(self._serials(asked))
             now_ns = time.time_ns()
             left = binding(budgets, use.tenant, now_ns)
             if left is None:
                 return unlimited(use.tenant)
-            position, leases = await self._leases(subject)
             billed = {node: spent.total_micro for node, spent in budgets.spent.get(use.tenant, {}).items()}
-            unbilled = use.running_micro + sum(micro for gpu, serial, micro in use.facts if serial > serials.get(gpu, 0))
+            unbilled = use.running_micro + sum(micro for gpu, serial, micro in use.facts if serial > charged.get(gpu, 0))
             leases, allowance = lend(
                 leases, asked.node, now_ns // 10**6, left=left, billed=billed, unbilled_micro=unbilled, busy=use.busy, tenant=use.tenant
             )
+            since = sum(micro for gpu, serial, micro in use.facts if serials.get(gpu, 0) < serial <= charged.get(gpu, 0))
+            allowance = msgspec.structs.replace(allowance, micro=allowance.micro + since)
             try:
                 position = await self._bus.publish_acked(subject, _write(leases), expect_last_on_subject=position, deadline_s=2.0)
             except Conflict:
