@@ -91,6 +91,8 @@ class BillingView(msgspec.Struct):
     """Everything billing knows. Equal logs give equal views, byte for byte (``digest``)."""
 
     position: int = 0
+    stored_ns: int = UNDATED
+    """When the broker stored the message at ``position``: another log has another one there."""
     rows: dict[RowKey, Row] = {}
     ledger: Ledger = msgspec.field(default_factory=Ledger)
     tariff: Tariff = msgspec.field(default_factory=Tariff)
@@ -115,7 +117,7 @@ class BillingView(msgspec.Struct):
             return
         for event in events:
             self._apply(event, position, stored_ns)
-        self.position = position
+        self.position, self.stored_ns = position, stored_ns
 
     def _apply(self, event: Event, position: int, stored_ns: int) -> None:
         why = self.evidence.apply(event, stored_ns)
@@ -293,7 +295,8 @@ class BillingView(msgspec.Struct):
         u = self.utilization
         kept = (u.needs, u.waiting, u.waited, u.declared, u.groups, u.drained)
         utilization = _SavedUtilization(list(u.rows.items()), list(u.spans.items()), *kept)
-        return _encoder.encode(_Saved(_FORM, self.position, list(self.rows.items()), *rest, budgets, *self._marks(), utilization))
+        rows = list(self.rows.items())
+        return _encoder.encode(_Saved(_FORM, self.position, self.stored_ns, rows, *rest, budgets, *self._marks(), utilization))
 
     def _marks(self) -> tuple[Evidence, dict[str, int], dict[str, None], dict[str, int], Holds]:
         return self.evidence, self.unbelieved, self.doubts, self.revisions, self.holds
@@ -316,7 +319,7 @@ class BillingView(msgspec.Struct):
         utilization = Utilization(dict(u.rows), dict(u.spans), u.needs, u.waiting, u.waited, u.declared, u.groups, u.drained)
         rest = (saved.ledger, saved.tariff, saved.tiers, saved.grants, dict(saved.devices), saved.findings)
         marks = (saved.evidence, saved.unbelieved, saved.doubts, saved.revisions, saved.holds)
-        return cls(saved.position, dict(saved.rows), *rest, budgets, *marks, utilization)
+        return cls(saved.position, saved.stored_ns, dict(saved.rows), *rest, budgets, *marks, utilization)
 
     def digest(self) -> str:
         """blake3 of the encoded view, hex."""
@@ -349,6 +352,7 @@ class _Saved(msgspec.Struct, array_like=True):
 
     form: str
     position: int
+    stored_ns: int
     rows: list[tuple[RowKey, Row]]
     ledger: Ledger
     tariff: Tariff

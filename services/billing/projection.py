@@ -49,8 +49,8 @@ class BillingProjection(Projection):
         self._clear()
         self.view = self._load()
         self._history_end = await self._bus.last_position(EVENTS_STREAM)
-        if self.view.position > self._history_end:  # of another log
-            get_logger().warning("billing view is ahead of the log, starting over", view=self.view.position, log=self._history_end)
+        if self.view.position and await self._bus.stored_at_ns(EVENTS_STREAM, self.view.position) != self.view.stored_ns:
+            get_logger().warning("billing view is of another log, starting over", view=self.view.position, log=self._history_end)
             self.view = BillingView()
         self.position = self._saved_position = self.view.position
         await self.follow()

@@ -30,7 +30,7 @@ from nats.aio.msg import Msg
 from bus_schemas import subjects
 from bus_schemas.access import AboutStream
 from bus_schemas.events import Event, encode_events
-from services.kit.consumers import Consumers, JetStreamConsumers, ProxiedConsumers, stored_message
+from services.kit.consumers import Consumers, JetStreamConsumers, ProxiedConsumers, stored_at_ns, stored_message
 from services.kit.credentials import Credentials
 from services.kit.errors import BusRefused, BusUnavailable, Conflict, SettingError
 from services.kit.follow import Follower, Handler, Replay
@@ -418,6 +418,11 @@ class Bus:
         """Position and data of the message of ``stream`` that ``query`` selects (``seq``, ``last_by_subj``, ``next_by_subj``), None when
         there is none. Raises BusRefused, BusUnavailable."""
         return await stored_message(self.js_api, stream, query)
+
+    async def stored_at_ns(self, stream: str, position: int) -> int:
+        """When the broker stored the message of ``stream`` at ``position``, Unix time; 0 when there is none. Raises BusRefused,
+        BusUnavailable."""
+        return await stored_at_ns(self.js_api, stream, position)
 
     def follow(
         self,

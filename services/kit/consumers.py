@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Collection
+from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
@@ -19,7 +20,7 @@ from services.kit.errors import BusRefused, BusUnavailable
 from services.kit.seal import SEALED_FROM
 from services.kit.streams import ELECTION_S
 
-__all__ = ["HEARTBEAT_S", "ProxiedConsumers", "JetStreamConsumers", "Consumers", "stored_message"]
+__all__ = ["HEARTBEAT_S", "ProxiedConsumers", "JetStreamConsumers", "Consumers", "stored_at_ns", "stored_message"]
 
 HEARTBEAT_S: Final = 1.0
 """Interval of heartbeats of an idle consumer."""
@@ -85,13 +86,27 @@ class JetStreamConsumers:
 
 async def stored_message(api: Api, stream: str, query: dict[str, Any]) -> tuple[int, bytes] | None:
     """Position and data of the message of ``stream`` that ``query`` selects, None when there is none. ``api``: ``Bus.js_api``."""
+    message = await _message(api, stream, query)
+    return None if message is None else (int(message["seq"]), base64.b64decode(message.get("data", "")))
+
+
+async def stored_at_ns(api: Api, stream: str, position: int) -> int:
+    """When the broker stored the message of ``stream`` at ``position``, Unix time; 0 when there is none. ``api``: ``Bus.js_api``."""
+    message = await _message(api, stream, {"seq": position})
+    if message is None:
+        return 0
+    whole, _, part = message["time"].removesuffix("Z").partition(".")
+    return int(datetime.fromisoformat(f"{whole}+00:00").timestamp()) * 10**9 + int(part.ljust(9, "0"))
+
+
+async def _message(api: Api, stream: str, query: dict[str, Any]) -> dict[str, Any] | None:
     try:
-        message = (await api(f"STREAM.MSG.GET.{stream}", query))["message"]
+        message: dict[str, Any] = (await api(f"STREAM.MSG.GET.{stream}", query))["message"]
     except BusRefused as refused:
         if refused.code == _NO_MESSAGE:
             return None
         raise
-    return int(message["seq"]), base64.b64decode(message.get("data", ""))
+    return message
 
 
 class ProxiedConsumers:

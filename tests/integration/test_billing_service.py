@@ -145,7 +145,7 @@ def test_a_changed_bill_is_found_and_named(nats: NatsServer, tmp_path: Path) -> 
     assert billing.end(signal.SIGTERM) == 0
     file = tmp_path / "billing" / "view.json"
     saved = json.loads(file.read_text())
-    saved[2][0][1][4] += 1  # one micro-credit more in the first row
+    saved[3][0][1][4] += 1  # one micro-credit more in the first row
     file.write_text(json.dumps(saved))
     billing = Billing(nats.url, tmp_path)
     check = json.loads(billing.get("/api/v1/billing/verify"))
@@ -163,6 +163,22 @@ def test_a_log_that_begins_anew_is_billed_from_its_beginning(nats: NatsServer, t
     nats.start()
     publish(nats.url, facts(1, 20))
     until(lambda: numbers(billing.get("/api/v1/billing/credits"))["total"]["launches"] == 20, "the new log is billed")
+    assert json.loads(billing.get("/api/v1/billing/verify"))["ok"]
+    assert billing.end(signal.SIGTERM) == 0
+
+
+def test_a_view_that_was_saved_of_another_log_is_discarded(nats: NatsServer, tmp_path: Path) -> None:
+    """The bus lost its disk while billing was down, and its new log has grown beyond the old one since."""
+    publish(nats.url, facts(1, 20))
+    billing = Billing(nats.url, tmp_path / "a")
+    assert numbers(billing.get("/api/v1/billing/credits"))["total"]["launches"] == 20
+    assert billing.end(signal.SIGTERM) == 0
+    nats.kill()
+    shutil.rmtree(nats.folder / "store")
+    nats.start()
+    publish(nats.url, facts(1, 250))
+    billing = Billing(nats.url, tmp_path / "a")
+    assert numbers(billing.get("/api/v1/billing/credits"))["total"]["launches"] == 250
     assert json.loads(billing.get("/api/v1/billing/verify"))["ok"]
     assert billing.end(signal.SIGTERM) == 0
 

@@ -69,6 +69,9 @@ class SimulatedBus(Bus):
             raise BusRefused("no message found", 10037)
         return {"message": {"seq": at, "hdrs": base64.b64encode(f"NATS/1.0\r\n{NAME_HEADER}: {name}\r\n\r\n".encode())}}
 
+    async def stored_at_ns(self, stream: str, position: int) -> int:
+        return int(await self.consumers._ask(lambda broker: broker.stored_at_ns(stream, position)))  # type: ignore[attr-defined]  # as above
+
 
 async def connect(process: Process, network: Network, broker: Broker) -> SimulatedBus:
     """As ``services.kit.bus.connect``. Raises KitError after 30 s."""

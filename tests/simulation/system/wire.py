@@ -510,6 +510,11 @@ class Broker:
         at = stream.last_on.get(subject, 0)
         return at, (stream.messages[at - 1][0].headers or {}).get("Nats-Msg-Id", "") if at else ""
 
+    def stored_at_ns(self, name: str, position: int) -> int:
+        """When the message of a stream at a position was stored; 0: there is none."""
+        messages = self.streams[name].messages
+        return messages[position - 1][1] if 0 < position <= len(messages) else 0
+
     def follow(self, nats: Nats, asked: Follow) -> Following | None:
         stream = self.streams.get(asked.stream)
         if stream is None:
