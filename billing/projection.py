@@ -235,19 +235,21 @@ class BillingView(msgspec.Struct):
         device.idle_core_ns += fact.idle_core_ns
 
     def _held(self, fact: DeviceAccounted, position: int, stored_ns: int) -> None:
-        """Charge tasks for what they held of the device and did not use."""
+        """Charge tasks for what they held of the device and did not use, at the start of the interval, which was no later than it was
+        stored."""
+        at_ns = min(fact.from_ns, stored_ns) if stored_ns != UNDATED else fact.from_ns
         cores = self.evidence.devices.get(fact.node, {}).get(fact.gpu, (0, 0))[0]
         for hold, core_ns, byte_ms in self.holds.account(fact, cores, stored_ns):
-            price = self.tariff.at(self.tiers.tier_of(hold.tenant, fact.from_ns), fact.from_ns)
+            price = self.tariff.at(self.tiers.tier_of(hold.tenant, at_ns), at_ns)
             amount = charge(core_ns * hold.percent // 100, byte_ms * hold.percent // 100, price)
-            row = self.rows.setdefault((fact.from_ns // MINUTE_NS, hold.tenant, hold.task, fact.node, HELD), Row())
+            row = self.rows.setdefault((at_ns // MINUTE_NS, hold.tenant, hold.task, fact.node, HELD), Row())
             row.core_ns += core_ns
             row.byte_ms += byte_ms
             row.core_micro += amount.core_micro
             row.vram_micro += amount.vram_micro
             row.facts += 1
             self.ledger.charge(hold.tenant, amount)
-            self.budgets.charge(hold.tenant, HELD, fact.from_ns, amount.core_micro + amount.vram_micro, position)
+            self.budgets.charge(hold.tenant, HELD, at_ns, amount.core_micro + amount.vram_micro, position)
 
     def _terms(self, tenant: str, at_ns: int) -> tuple[int, bool]:
         """A tenant's price of a core-second, and whether its budget is used up; of no tenant, the price of the default tier."""

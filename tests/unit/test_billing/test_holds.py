@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from billing.allowance import binding
 from billing.holds import HELD, NEVER_STARTED, QUEUE_TIMEOUT, START_NS
 from billing.ledger import CORE
 from billing.projection import BillingView, verify
@@ -21,6 +22,7 @@ from bus_schemas.events import (
     NodeRegistered,
     SessionClosedFact,
     SessionOpenedFact,
+    TariffSet,
     TaskDisplaced,
     TaskPlaced,
     TaskStateChanged,
@@ -234,6 +236,21 @@ def test_what_is_held_is_a_line_of_the_statement_and_uses_the_budget() -> None:
     (line,) = drawn.lines
     assert (line.task, line.model, line.node, line.core_micro) == ("t", HELD, "n", 50 * CORES * PRICE)
     assert drawn.closing_micro == drawn.opening_micro + drawn.granted_micro - line.core_micro
+
+
+def test_what_is_held_is_dated_by_the_broker_where_the_clock_of_the_node_is_ahead() -> None:
+    """By 40 days: it is used of the budget of today, at the price of today, and stands in the statement of this month."""
+    log = Log()
+    log.add(BudgetSet(0, "acme", "day", 50 * CORES * PRICE))
+    log.add(TariffSet(0, "standard", 30 * 86_400 * S, 7 * PRICE, 0))
+    log.task(100)
+    log.accounts(40 * 86_400 + 100, 40 * 86_400 + 150)
+    view = BillingView()
+    for position, events in enumerate(log.messages, start=1):
+        view.apply(position, events, 150 * S)
+    assert view.budgets.used_micro("acme", 0, 86_400 * S) == statement(view, "acme", "1970-01").core_micro == 50 * CORES * PRICE
+    left = binding(view.budgets, "acme", 150 * S)
+    assert left is not None and left.micro == 0
 
 
 def test_a_session_of_another_tenant_is_no_start() -> None:
