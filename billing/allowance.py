@@ -17,7 +17,7 @@ import msgspec
 from billing.budgets import Budgets, stop_micro
 from billing.periods import bounds, time_text
 from billing.report import credits_text
-from bus_schemas.allowance import EXHAUSTED, GRANTED, UNLIMITED, WAIT, Allowance
+from bus_schemas.allowance import EXHAUSTED, GRANTED, MICRO_MAX, UNLIMITED, WAIT, Allowance
 
 LEASE_MS: Final = 30_000
 """A node asks every second; without an answer it may go on for so long, within what it was lent."""
@@ -25,8 +25,6 @@ _MARGIN_MS: Final = 2_000
 """Billing holds a lease for live a little longer than the node does: its clock and the way to the node."""
 _IDLE_PART: Final = 8
 """A node that runs nothing for the tenant is lent so small a part of its share, where other nodes have the tenant too."""
-_GIVEN_MAX: Final = 1 << 62
-"""What an answer lends at most, for it carries 64 bits: no node spends so much in the time of a lease."""
 
 
 class Lease(msgspec.Struct, array_like=True, frozen=True):
@@ -99,7 +97,7 @@ def lend(
     share = max(0, rest) // (1 + sum(lease.busy for lease in others.values()))
     if rest > 0:
         share = max(1, share if busy or not others else share // _IDLE_PART)
-    give = max(0, min(share, left.micro - unbilled_micro - lent, _GIVEN_MAX))
+    give = max(0, min(share, left.micro - unbilled_micro - lent, MICRO_MAX))
     others[node] = Lease(own + give, own, now_ms + LEASE_MS + _MARGIN_MS, busy)
     state = GRANTED if give else EXHAUSTED if rest <= 0 else WAIT
     reason = used_up(tenant, left, unbilled_micro + spent) if state == EXHAUSTED else ""

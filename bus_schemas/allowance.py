@@ -21,6 +21,8 @@ GRANTED: Final = "granted"
 WAIT: Final = "wait"
 """Something is left, but it is lent to other nodes: ask again soon."""
 EXHAUSTED: Final = "exhausted"
+MICRO_MAX: Final = 1 << 62
+"""What an amount says at most, for it has 64 bits: more than any limit of a budget."""
 
 
 def allowance_request(node: str) -> str:

@@ -9,7 +9,7 @@ import blake3
 import msgspec
 
 from billing.allowance import Leases, binding, lend, unlimited
-from bus_schemas.allowance import ALLOWANCE_ALL, Allowance, AllowancesGiven, AskAllowances, TenantUse
+from bus_schemas.allowance import ALLOWANCE_ALL, MICRO_MAX, Allowance, AllowancesGiven, AskAllowances, TenantUse
 from bus_schemas.limits import MALFORMED
 from services.billing.projection import BillingProjection
 from services.kit.bus import Bus
@@ -93,7 +93,7 @@ class Allowances:
                 leases, asked.node, now_ns // 10**6, left=left, billed=billed, unbilled_micro=unbilled, busy=use.busy, tenant=use.tenant
             )
             since = sum(micro for gpu, serial, micro in use.facts if serials.get(gpu, 0) < serial <= charged.get(gpu, 0))
-            allowance = msgspec.structs.replace(allowance, micro=allowance.micro + since)
+            allowance = msgspec.structs.replace(allowance, micro=min(allowance.micro + since, MICRO_MAX))
             try:
                 position = await self._bus.publish_acked(subject, _write(leases), expect_last_on_subject=position, deadline_s=2.0)
             except Conflict:

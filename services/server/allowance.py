@@ -18,7 +18,7 @@ from typing import Final
 from billing.tariff import Tariff, charge
 from billing.tiers import TierBook, task_refusal
 from bus_schemas import faults
-from bus_schemas.allowance import GRANTED, Allowance, TenantUse
+from bus_schemas.allowance import GRANTED, MICRO_MAX, Allowance, TenantUse
 from bus_schemas.batch import Fault
 from bus_schemas.events import BudgetSet, Event, GrantRecorded, TariffSet, TierSet, UsageRecorded
 from bus_schemas.terms import TaskTerms
@@ -186,7 +186,8 @@ class Allowances:
         """The report to billing about a tenant."""
         purse = self.purses[tenant]
         busy, purse.busy = purse.busy or waiting, False
-        return TenantUse(tenant, tuple(purse.facts), self._running_micro(purse), busy)
+        facts = tuple((gpu, serial, min(micro, MICRO_MAX)) for gpu, serial, micro in purse.facts)
+        return TenantUse(tenant, facts, min(self._running_micro(purse), MICRO_MAX), busy)
 
     def fresh(self, serials: Sequence[tuple[int, int]]) -> bool:
         """Whether an answer knows every fact that an earlier one knew; one of a replica that lags is worth nothing."""

@@ -12,7 +12,7 @@ import pytest
 from blake3 import blake3
 
 from billing.allowance import Leases
-from bus_schemas.allowance import GRANTED, WAIT, AllowancesGiven, AskAllowances, TenantUse, allowance_request
+from bus_schemas.allowance import EXHAUSTED, GRANTED, MICRO_MAX, WAIT, AllowancesGiven, AskAllowances, TenantUse, allowance_request
 from bus_schemas.events import BudgetSet, UsageRecorded
 from services.billing.allowances import Allowances
 from services.billing.projection import BillingProjection
@@ -95,4 +95,27 @@ def test_use_that_is_billed_while_leases_are_read_is_counted_once(user: str, mic
     try:
         asyncio.run(body())
     finally:
+        nats.stop()
+
+
+def test_use_beyond_64_bits_is_answered(tmp_path: Path) -> None:
+    nats = NatsServer(tmp_path / "nats")
+    nats.start()
+    billing = BillingProcess(nats.url, tmp_path / "billing")
+
+    async def body() -> AllowancesGiven:
+        bus = await connect(nats.url, name="test")
+        facts = tuple((0, serial, MICRO_MAX) for serial in range(1, 10))
+        about = AskAllowances("n1", 1, (TenantUse("harmed", facts, MICRO_MAX), TenantUse("other")))
+        given = await asked(bus, allowance_request("n1"), msgspec.msgpack.encode(about), AllowancesGiven)
+        await bus.close()
+        return given
+
+    try:
+        for tenant in TENANTS:
+            billing.do("PUT", f"budgets/{tenant}/total", {"limit_micro": 1000})
+        harmed, other = asyncio.run(body()).tenants
+        assert (harmed.state, harmed.micro) == (EXHAUSTED, MICRO_MAX) and (other.state, other.micro) == (GRANTED, 1000)
+    finally:
+        billing.end(signal.SIGTERM)
         nats.stop()

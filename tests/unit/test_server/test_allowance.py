@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import pytest
 
 from billing.projection import BillingView
 from bus_schemas import faults
-from bus_schemas.allowance import EXHAUSTED, GRANTED, Allowance
+from bus_schemas.allowance import EXHAUSTED, GRANTED, Allowance, AskAllowances
 from bus_schemas.batch import Batch, Fault
 from bus_schemas.events import BudgetSet, Event, TariffSet, TierSet, UsageRecorded
 from bus_schemas.terms import TaskTerms
@@ -89,6 +90,19 @@ class World:
 
 
 BUDGET = BudgetSet(0, "lab", "day", 10)
+
+
+def test_what_billing_is_asked_fits_into_a_message_at_every_price() -> None:
+    """Else nothing is asked any more, and the batches of all tenants with a budget wait for ever. Billing is away for ten minutes."""
+    world = World(BUDGET, TariffSet(0, "standard", 0, 10**15, 10**15))
+    for _ in range(600):
+        world.run(SECOND, resident=64 << 30)
+        world.settle()
+    world.books.ran(0, "lab", "s", 10**14, False)
+    use = world.books.use("lab", True)
+    assert use.running_micro > 10**18 < sum(micro for _, _, micro in use.facts)
+    asked = msgspec.msgpack.encode(AskAllowances("n", 1, (use,)))
+    assert msgspec.msgpack.decode(asked, type=AskAllowances).tenants == (use,)
 
 
 def test_without_a_budget_the_books_know_nothing_and_everything_passes() -> None:
