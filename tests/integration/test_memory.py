@@ -71,6 +71,21 @@ def test_a_batch_waits_for_a_session_that_ends(tmp_path: Path) -> None:
         assert np.frombuffer(second.wait(ticket)[0])[0] == 1.0
 
 
+def test_bytes_of_uploads_that_were_refused_leave_room_for_others(tmp_path: Path) -> None:
+    """A script that tries again with less after each refusal: what was refused is waited for no longer."""
+    rng = np.random.default_rng(0)
+    with Node(tmp_path) as node:
+        session = node.open(required_vram_mb=8)
+        session.wait(session.submit(Flush(allocs=[(1, 6 * MIB)])))
+        for handle in range(2, 6):
+            ticket = session.submit(Flush(uploads=[(handle, rng.random(3 * MIB // 8).data.cast("B"))]))
+            with pytest.raises(QuotaExceeded):
+                session.wait(ticket)
+        fits = rng.random(2 * MIB // 8)
+        (found,) = session.wait(session.submit(Flush(uploads=[(6, fits.data.cast("B"))], reads=[(6, 0, 2 * MIB)])))
+        assert bytes(found) == fits.tobytes()
+
+
 def waiting(node: Node) -> bool:
     return any(session.launches == 0 for session in node.stats().sessions)
 

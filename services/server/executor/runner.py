@@ -280,6 +280,9 @@ class Runner:
             way.answers.append(ReadResult(read.ticket, read.nbytes, b"" if name else b"".join(pieces), blob=name))
 
     def _refused(self, tenant: Tenant, batch: Batch, chain: bytes, fault: Fault, plan: Plan | None) -> Outcome:
+        for upload in batch.uploads:
+            if upload.chunks:
+                self._staging.used(tenant.session, upload.chunks)  # no upload will use them: they may go when room is needed
         if not fault.fatal:
             fault = self._poison(tenant, batch, plan, fault) or fault
         done = Done(tenant.session, batch.seq, resident_bytes=tenant.space.resident_bytes, fault=fault, launch_digest=chain)
