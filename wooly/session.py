@@ -123,6 +123,7 @@ class Session:
                     raise
                 continue
             full = state.wait_for_room()
+            self._fetch_overdue()
             with state.swap:
                 if not state.rebuilding and state.remote.session == session:
                     return self._record(flush, uploads), full
@@ -209,14 +210,26 @@ class Session:
     def _fetch(self, answer: Answer) -> list[ReadBytes]:
         """Wait for an answer, and get what the node keeps of it."""
         state = self._state
-        while True:
-            session = state.remote.session
-            done = state.wait_for_done(answer)
-            try:
-                return [state.remote.port.get(read.blob, read.nbytes) if read.blob else read.inline for read in done.reads]
-            except WoolyError:
-                if not state.moved(session):
-                    raise
+        with answer.fetching:
+            while answer.found is None:
+                session = state.remote.session
+                done = state.wait_for_done(answer)
+                try:
+                    answer.found = [state.remote.port.get(read.blob, read.nbytes) if read.blob else read.inline for read in done.reads]
+                except WoolyError:
+                    if not state.moved(session):
+                        raise
+            return answer.found
+
+    def _fetch_overdue(self) -> None:
+        """Get the answers that the node will not keep beyond the next batch: another thread may be about to ask for them."""
+        state = self._state
+        with state.changed:
+            before = state.seq + 1 - state.remote.info.limits.outstanding_batches_max
+            overdue = [answer for seq, answer in state.answers.items() if seq <= before and answer.on_node]
+        for answer in overdue:
+            with contextlib.suppress(WoolyError):  # for the one that asks for it, or the session's fault, which is raised by what follows
+                self._fetch(answer)
 
     def free_bytes(self) -> int:
         """Free memory of the device now, in bytes; the value from the opening of the session while the node does not report it."""
@@ -307,7 +320,7 @@ class Session:
     def _blobs_untaken(self) -> bool:
         """Whether answers are on the node until they are taken."""
         with self._state.changed:
-            return any(read.blob for answer in self._state.answers.values() if answer.done is not None for read in answer.done.reads)
+            return any(answer.on_node for answer in self._state.answers.values())
 
     def _take_image(self) -> None:
         held, known = self._log.live()

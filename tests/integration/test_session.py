@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from bus_schemas import faults, subjects
-from bus_schemas.batch import decode_batch, encode_batch
+from bus_schemas.batch import LIMITS, decode_batch, encode_batch
 from bus_schemas.events import SessionClosedFact, SessionOpenedFact
 from bus_schemas.limits import TITLE_CHARS_MAX
 from bus_schemas.session import CloseSession, NodeInfo, OpenSession, SessionClosed, SessionOpened
@@ -184,6 +184,18 @@ class TestBulk:
         upload(session, 2, data)
         assert session.wire_bytes - sent < 10_000
         assert (read(session, 2, data.nbytes) == data).all()
+
+    def test_a_large_answer_is_there_however_many_batches_other_threads_send_meanwhile(self, shared: Node) -> None:
+        """The node keeps it for as many batches as may be under way."""
+        session = shared.open()
+        data = np.random.default_rng(6).random(1 << 17)
+        upload(session, 1, data)
+        upload(session, 2, np.zeros(16))
+        ticket = session.submit(Flush(reads=[(1, 0, data.nbytes), (1, 8, data.nbytes - 8)]))
+        for _ in range(2 * LIMITS.outstanding_batches_max):
+            session.wait(session.submit(increment().flush([2])))
+        whole, rest = session.wait(ticket)
+        assert floats(whole).tolist() == data.tolist() and floats(rest).tolist() == data[1:].tolist()
 
     def test_a_wrong_token_opens_nothing(self, shared: Node) -> None:
         session = shared.open()

@@ -20,7 +20,7 @@ from bus_schemas.batch import Done, Upload
 from bus_schemas.session import CloseSession, Ping, Pong, SessionClosed, SessionOpened
 from wooly import progress
 from wooly.errors import ForkError, NodeLostError, ProtocolError, WoolyError
-from wooly.link import Flush
+from wooly.link import Flush, ReadBytes
 from wooly.transport.batches import BatchEncoder
 from wooly.transport.bus import BusThread
 from wooly.transport.data_port import DataPort
@@ -59,6 +59,15 @@ class Answer:
     event: threading.Event = field(default_factory=threading.Event)
     done: Done | None = None
     refused: WoolyError | None = None
+    #: held while its bytes are fetched
+    fetching: threading.Lock = field(default_factory=threading.Lock)
+    #: those bytes
+    found: list[ReadBytes] | None = None
+
+    @property
+    def on_node(self) -> bool:
+        """Whether bytes of it are on the node until they are fetched."""
+        return self.found is None and self.done is not None and any(read.blob for read in self.done.reads)
 
 
 class RemoteSession:
