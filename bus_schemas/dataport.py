@@ -118,9 +118,10 @@ class Get(msgspec.Struct, array_like=True, frozen=True, tag="get"):
 
 
 class Drop(msgspec.Struct, array_like=True, frozen=True, tag="drop"):
-    """The blob was received; no answer."""
+    """The blob was received, and no upload will use these chunks; no answer."""
 
     blob: str
+    chunks: tuple[bytes, ...] = ()
 
 
 class Keep(msgspec.Struct, array_like=True, frozen=True, tag="keep"):

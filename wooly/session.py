@@ -26,7 +26,7 @@ from bus_schemas.events import Outcome
 from bus_schemas.session import CloseSession, SessionClosed, SessionOpened
 from wooly import progress
 from wooly.config import Config
-from wooly.errors import NodeLostError, ProtocolError, RecoveryDivergedError, WoolyError
+from wooly.errors import NodeLostError, ProtocolError, QuotaReachedError, RecoveryDivergedError, WoolyError
 from wooly.link import Flush, ReadBytes, Ticket
 from wooly.transport.bus import BusThread, NoAnswer, bus_credentials
 from wooly.transport.halt import Refusals
@@ -115,9 +115,12 @@ class Session:
         taken, or the session is over."""
         state = self._state
         while True:
-            session = state.settled()
+            session, refusal = state.settled(), None
             try:
-                uploads = state.remote.upload(flush.uploads)
+                uploads = state.upload(flush.uploads)
+            except QuotaReachedError as error:
+                # The node refuses it, and what depends on it: else later batches would find buffers as they were before.
+                uploads, refusal = tuple(Upload(handle, data.nbytes) for handle, data in flush.uploads), error.with_traceback(None)
             except WoolyError:
                 if not state.moved(session):
                     raise
@@ -126,7 +129,7 @@ class Session:
             self._fetch_overdue()
             with state.swap:
                 if not state.rebuilding and state.remote.session == session:
-                    return self._record(flush, uploads), full
+                    return self._record(flush, uploads, refusal), full
                 if state.halt:
                     return self._postpone(flush), True
 
@@ -143,14 +146,16 @@ class Session:
         self.batches += 1
         return sent
 
-    def _record(self, flush: Flush, uploads: tuple[Upload, ...]) -> Sent:
-        """Number, encode and send a batch."""
+    def _record(self, flush: Flush, uploads: tuple[Upload, ...], refusal: WoolyError | None) -> Sent:
+        """Number, encode and send a batch. ``refusal``: why its uploads are not on the node."""
         state, seq = self._state, self._state.seq + 1
         trace = self._tracer.begin(seq, flush.n_ops)
         data = state.remote.encoder.encode(seq - state.remote.skipped, flush, uploads, trace)
         state.seq = seq  # only now: the node waits for every number that was given away
         flush.taken = True
-        sent = Sent(seq, flush, uploads, data, time.monotonic(), trace)
+        if refusal is not None:
+            flush.uploads = ()
+        sent = Sent(seq, flush, uploads, data, time.monotonic(), trace, refusal=refusal)
         with state.changed:
             state.sent[seq] = sent
             state.answers[seq] = Answer()
@@ -424,7 +429,7 @@ class Session:
         elif fault.name == faults.BUDGET_EXCEEDED:
             self._state.stop(refused)
         else:
-            return refused
+            return refused if sent is None or sent.refusal is None else sent.refusal
         return None
 
     def close(self) -> None:

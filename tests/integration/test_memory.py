@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from tests.support.executor import chain_of
 from tests.support.node import Node, increment, until
-from wooly.errors import QuotaExceeded, SwapCorruptError
+from wooly.errors import QuotaExceeded, QuotaReachedError, RefusedError, SwapCorruptError
 from wooly.link import Flush
 from wooly.session import Session
 
@@ -83,6 +83,36 @@ def test_bytes_of_uploads_that_were_refused_leave_room_for_others(tmp_path: Path
                 session.wait(ticket)
         fits = rng.random(2 * MIB // 8)
         (found,) = session.wait(session.submit(Flush(uploads=[(6, fits.data.cast("B"))], reads=[(6, 0, 2 * MIB)])))
+        assert bytes(found) == fits.tobytes()
+
+
+def test_uploads_wait_for_room_while_batches_are_under_way(tmp_path: Path) -> None:
+    """A script that loads its inputs faster than they are used, with memory for one of them at a time."""
+    rng = np.random.default_rng(0)
+    slow = chain_of(100, MIB // 8)
+    with Node(tmp_path) as node:
+        session = node.open(required_vram_mb=8)
+        session.submit(Flush(uploads=[(1, rng.random(MIB // 8).data.cast("B"))]))
+        for handle in range(2, 40):
+            data = rng.random(MIB // 8)
+            session.submit(Flush(uploads=[(handle, data.data.cast("B"))], frees=[handle - 1]))
+            session.submit(slow.flush([handle]))
+        session.wait(session.submit(Flush()))
+
+
+def test_an_upload_that_is_refused_is_not_forgotten_and_takes_no_room(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    with Node(tmp_path) as node:
+        session = node.open(required_vram_mb=8)
+        session.wait(session.submit(Flush(uploads=[(1, np.zeros(16).data.cast("B"))])))
+        ticket = session.submit(increment().flush([1], uploads=[(2, rng.random(12 * MIB // 8).data.cast("B"))]))
+        with pytest.raises(QuotaReachedError, match="staged_bytes"):
+            session.wait(ticket)
+        ticket = session.submit(Flush(reads=[(1, 0, 8)]))
+        with pytest.raises(RefusedError, match="were made or changed by work that was refused"):
+            session.wait(ticket)
+        fits = rng.random(6 * MIB // 8)
+        (found,) = session.wait(session.submit(Flush(uploads=[(3, fits.data.cast("B"))], reads=[(3, 0, 6 * MIB)])))
         assert bytes(found) == fits.tobytes()
 
 

@@ -44,6 +44,8 @@ _PEER: Final = struct.Struct("3i")
 """Process, user and group of the other end of a Unix socket."""
 _HAVE_MAX: Final = 8
 """Chunks asked for, named and sent at a time: the node checks those of one round while the next is named here."""
+_RELEASE_MAX: Final = 8192
+"""Chunks named in one message."""
 
 T = TypeVar("T")
 
@@ -107,6 +109,12 @@ class DataPort:
                 self._repeated(lambda connection, named=named: self._put(connection, named))  # type: ignore[misc]  # mypy cannot infer
             names += [name for name, _ in named]
         return names
+
+    def release(self, names: Sequence[bytes]) -> None:
+        """Have the node know, if it answers now, that no upload will use these chunks. Raises nothing."""
+        with self._lock, contextlib.suppress(OSError, NodeLostError, ProtocolError):
+            for start in range(0, len(names), _RELEASE_MAX):
+                self._send(self._connected(), Drop("", tuple(names[start : start + _RELEASE_MAX])))
 
     def get(self, blob: str, nbytes: int) -> memoryview:
         """Fetch a blob of ``nbytes``. Raises NodeLostError."""

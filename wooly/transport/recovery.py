@@ -179,7 +179,7 @@ class Rebuild:
                 state.raise_fault()
         try:
             for sent in group:
-                sent.uploads = remote.upload(sent.flush.uploads)
+                sent.uploads = state.upload(sent.flush.uploads)
         except WoolyError:
             if state.moved(remote.session):
                 return False

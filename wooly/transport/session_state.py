@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
+from blake3 import blake3
 
 from bus_schemas import subjects
 from bus_schemas.batch import Done, Upload
 from bus_schemas.session import CloseSession, Ping, Pong, SessionClosed, SessionOpened
 from wooly import progress
-from wooly.errors import ForkError, NodeLostError, ProtocolError, WoolyError
+from wooly.errors import ForkError, NodeLostError, ProtocolError, QuotaReachedError, WoolyError
 from wooly.link import Flush, ReadBytes
 from wooly.transport.batches import BatchEncoder
 from wooly.transport.bus import BusThread
@@ -50,6 +51,8 @@ class Sent:
     sent_s: float = 0.0
     trace: str = ""
     attempt: int = 0
+    #: why its uploads are not on the node, which refuses it therefore
+    refusal: WoolyError | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +131,11 @@ class RemoteSession:
         for (_, data), upload in zip(sent.flush.uploads, sent.uploads, strict=True):
             lost |= {name: chunk for name, chunk in zip(upload.chunks, self._chunks(data), strict=False) if name in names}
         self.port.put(list(lost.values()))
+
+    def release(self, uploads: Sequence[tuple[int, memoryview]], needed: set[bytes]) -> None:
+        """Give up the chunks of uploads that were refused, but those that are ``needed``."""
+        names = {blake3(chunk).digest() for _, data in uploads for chunk in self._chunks(data)}
+        self.port.release(list(names - needed))
 
     def _chunks(self, data: memoryview) -> list[memoryview]:
         """An upload cut into what the data port takes."""
@@ -278,6 +286,24 @@ class SessionState:
                 self.changed.wait(1.0)
                 self.raise_fault()
         return False
+
+    def upload(self, uploads: Sequence[tuple[int, memoryview]]) -> tuple[Upload, ...]:
+        """Bring uploads to the node. While it has no room for them the batches under way are waited for: they use what takes it."""
+        while True:
+            with self.changed:
+                remote, oldest = self.remote, min(self.sent, default=0)
+            try:
+                return remote.upload(uploads)
+            except QuotaReachedError:
+                with self.changed:
+                    needed = {name for sent in self.sent.values() for upload in sent.uploads for name in upload.chunks}
+                remote.release(uploads, needed)
+                if not oldest or self.halt:
+                    raise
+            with self.changed:
+                while oldest in self.sent and not self.halt and self.remote is remote and self.lost != remote.session:
+                    self.changed.wait(1.0)
+                    self.raise_fault()
 
     def in_reach(self, seq: int) -> bool:
         """Whether the node still keeps the answer of the oldest batch without a Done when batch ``seq`` is executed."""

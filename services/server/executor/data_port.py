@@ -260,8 +260,10 @@ class _Connection(asyncio.BufferedProtocol):
                 self._begin(request)
             case Get(blob):
                 self._send_blob(blob)
-            case Drop(blob):
+            case Drop(blob, chunks):
                 self._staging.drop_blob(self.session, blob)
+                if chunks:
+                    self._staging.used(self.session, chunks)
             case Keep() | Models() | Forget():
                 self._transport.abort()
 
