@@ -108,7 +108,7 @@ class Staging:
             held.used_bytes -= sum(map(len, stage.used.values()))
             held.blob_bytes -= stage.blob_bytes
             del held.stages[session]
-            self._tenants = {name: held for name, held in self._tenants.items() if held.stages}
+            self._tenants = {name: held for name, held in self._tenants.items() if held.stages or held.coming_bytes}
         self._used(held)
 
     def admits(self, session: str, token: str) -> bool:

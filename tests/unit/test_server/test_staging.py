@@ -13,7 +13,7 @@ from bus_schemas.frames import Frames, frame
 from bus_schemas.quotas import Excess
 from scheduler.quotas import Asked, answer
 from services.server.executor import staging as module
-from services.server.executor.staging import Blob, Staging
+from services.server.executor.staging import Blob, Held, Staging
 from services.server.protocol import QuotasUsed
 from tests.support.executor import Wire
 from tests.support.node import until
@@ -107,6 +107,17 @@ def test_what_waits_is_bounded_for_all_sessions_of_a_tenant_together() -> None:
     assert staging.put("b", b"3", bytearray(10)) is None and staging.chunk("a", b"1") is None, "what was used gives way"
     staging.close("b")
     assert staging.put("a", b"4", bytearray(25)) is None
+
+
+def test_chunks_under_way_to_the_model_cache_count_whatever_sessions_end_meanwhile() -> None:
+    staging = Staging(tenant_bytes_max=1000)
+    account = staging.begin("lab", 800)
+    assert isinstance(account, Held)
+    staging.open("other", "", 1000, tenant="another")
+    staging.close("other")
+    assert isinstance(staging.begin("lab", 800), Denied)
+    staging.end(account, 800)
+    assert isinstance(staging.begin("lab", 800), Held)
 
 
 def test_used_chunks_of_all_sessions_of_a_tenant_together_are_bounded() -> None:
