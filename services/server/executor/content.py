@@ -181,7 +181,7 @@ class Content:
         return bytes(held)
 
     def missing(self, session: str, uploads: Collection[Upload]) -> tuple[bytes, ...]:
-        """Digests of chunks that these uploads name and that cannot be had here."""
+        """Digests of chunks that these uploads name and that cannot be had here. Those that the session sent stay until they are used."""
         if not uploads:
             return ()
         member = self._members.get(session)
@@ -189,7 +189,10 @@ class Content:
         for upload in uploads:
             if member is not None and self._find(member, upload) is not None:
                 continue
-            missing += (digest for digest in upload.chunks if not self._length(session, member, digest))
+            staged = self._staging.have(session, upload.chunks)
+            missing += (
+                digest for digest, here in zip(upload.chunks, staged, strict=True) if not here and not self._length(session, member, digest)
+            )
         return tuple(missing)
 
     def brought(self, session: str, upload: Upload) -> int:

@@ -190,6 +190,20 @@ def test_content_that_goes_before_its_upload_is_executed_is_asked_for(device: De
     assert device.content.have("a2", names) == b"\0\0\0"
 
 
+def test_chunks_that_an_upload_will_use_are_not_evicted_by_others_that_come() -> None:
+    device = Device(staging=Staging(tenant_bytes_max=SIZE))
+    data = some_bytes(1)
+    device.upload("quiet", 1, data)
+    names = tuple(blake3(data[at : at + CHUNK]).digest() for at in range(0, SIZE, CHUNK))
+    upload = Upload(2, SIZE, chunks=names)
+    assert device.content.missing("quiet", [upload]) == ()
+    other = some_bytes(2, CHUNK)
+    device.content.put("quiet", blake3(other).digest(), bytearray(other))  # of the data port's thread, before the batch begins
+    device.content.upload("quiet", upload, ())
+    assert device.bytes_of("quiet", 2) == data
+    device.engine.close()
+
+
 def test_what_a_batch_writes_or_frees_itself_is_an_ordinary_buffer(device: Device) -> None:
     data = some_bytes(1)
     assert not device.upload("a1", 1, data, loose=(1,))
