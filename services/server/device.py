@@ -72,11 +72,11 @@ from services.server.settings import ExecutorSettings
 from services.server.stop_page import StopPage
 from wooly.shared.lru import LruDict
 
+EXECUTOR_WAIT_S: Final = 3.0
+"""How long a request waits for an executor that is being started: less than its client waits for the answer."""
 _AHEAD_MAX: Final = 1024
 """How far a batch may be ahead of the last one executed; nearer ones are bounded by the dispatch core."""
 _RESTART_PAUSE_S: Final = 1.0
-_EXECUTOR_WAIT_S: Final = 3.0
-"""Less than a client waits for the answer to a request."""
 _LISTENED_NS_MAX: Final = 2 * 10**9
 """Of the time between two ticks, what counts for leases: while the event loop was held up, it read no message of a client."""
 _BOOK_PAUSE_NS: Final = 10**8
@@ -242,7 +242,7 @@ class Device:
     async def wait_for_executor(self) -> None:
         """Wait for the executor that is being started, for a while. Raises nothing."""
         if self._restarting is not None:
-            await asyncio.wait((self._restarting,), timeout=_EXECUTOR_WAIT_S)
+            await asyncio.wait((self._restarting,), timeout=EXECUTOR_WAIT_S)
 
     async def open(self, record: SessionRecord) -> None:
         """Give the session its space and take its batches from now on. Raises StartError when the executor is away, OpenRefused."""
