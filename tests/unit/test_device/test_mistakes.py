@@ -314,6 +314,29 @@ def test_put_refuses_at_the_call_what_torch_refuses(n: int, n_source: int, dtype
     assert raised[0] == raised[1]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "x[i] = torch.ones(3, 4, device=d)",
+        "x[i, i] = torch.ones(3, device=d)",
+        "x[:, i] = torch.ones(2, 3, device=d)",
+        "x.view(3, 2, 2)[i, :, i] = torch.ones(3, 2, device=d)",
+        "x.index_put_((i,), torch.ones(2, 1, 4, device=d), accumulate=True)",
+        "torch.index_put(x, (i,), torch.ones(3, device=d))",
+        "x[m] = torch.ones(2, 5, device=d)",
+        "x[:, x[0] == 0] = torch.ones(2, 4, device=d)",
+        "x.index_put_((m,), torch.ones(1, 3, 4, device=d))",
+    ],
+)
+def test_values_that_do_not_fit_what_is_indexed(change: str) -> None:
+    for device in ("cpu", "cuda"):
+        x = torch.zeros(3, 4, device=device)
+        given = {"torch": torch, "d": device, "x": x, "i": torch.tensor([0, 1], device=device), "m": x[:, 0] == 0}
+        with pytest.raises(RuntimeError, match=r"shape mismatch: value tensor of shape \[.*\] cannot be broadcast to"):
+            exec(change, given)
+        assert not x.any()
+
+
 def test_sizes_that_no_number_of_bytes_can_say_are_not_a_lack_of_memory() -> None:
     for device in ("cpu", "cuda"):
         with pytest.raises(RuntimeError, match="Storage size calculation overflowed") as caught:

@@ -94,7 +94,7 @@ _INDICES: Final = (*_MASKS, torch.int32, torch.int64)
 
 def indices(info: OpInfo, values: Sequence[Any]) -> None:
     """What torch checks before it indexes: IndexError for masks of other sizes than what they mask, RuntimeError for values of another type
-    than the tensor they are put into."""
+    than the tensor they are put into, or of a shape that does not broadcast to what is indexed."""
     if info.base not in CPU_INDEX_OPS and info.base not in ("put", "put_"):
         return
     named = {arg.name: value for arg, value in zip(info.args, values, strict=True)}
@@ -118,6 +118,31 @@ def indices(info: OpInfo, values: Sequence[Any]) -> None:
             f"put_(): self and source expected to have the same dtype, but got self.dtype = {title(target.dtype)} "
             f"and source.dtype = {title(source.dtype)}"
         )
+    if "indices" in named and isinstance(source, torch.Tensor):
+        _check_values(target, named["indices"], source)
+
+
+def _check_values(target: torch.Tensor, given: Sequence[torch.Tensor | None], values: torch.Tensor) -> None:
+    """Raises RuntimeError where ``values`` do not broadcast to what is indexed. How many elements a mask selects is not known here."""
+    dims = [dim for dim, index in enumerate(given) if index is not None]
+    present = [index for index in given if index is not None]
+    masks = [index for index in present if index.dtype in _MASKS]
+    if not dims or (len(dims) > 1 and masks):
+        return  # several with a mask among them: their composite comes back with integers
+    first = dims[0]
+    adjacent = dims == list(range(first, first + len(dims)))
+    lead = tuple(target.size()[:first]) if adjacent else ()
+    shape: tuple[int | None, ...]
+    if masks:
+        shape = (*lead, None, *target.size()[first + masks[0].dim() :])
+    else:
+        kept = [size for dim, size in enumerate(target.size()) if dim not in dims]
+        shape = (*lead, *broadcast_shapes(*(index.size() for index in present)), *kept[len(lead) :])
+    sizes = tuple(values.size())
+    pairs = zip(reversed(sizes), reversed(shape), strict=False)
+    if len(sizes) > len(shape) or any(want is not None and size not in (1, want) for size, want in pairs):
+        to = "the elements that the mask selects" if masks else f"indexing result of shape {list(shape)}"
+        raise RuntimeError(f"shape mismatch: value tensor of shape {list(sizes)} cannot be broadcast to {to}")
 
 
 def _check_masks(target: torch.Tensor, given: Sequence[torch.Tensor | None]) -> bool:
