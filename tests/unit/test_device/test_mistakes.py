@@ -314,6 +314,16 @@ def test_put_refuses_at_the_call_what_torch_refuses(n: int, n_source: int, dtype
     assert raised[0] == raised[1]
 
 
+def test_channels_that_do_not_fit_a_transposed_convolution_after_calls_of_many_sizes() -> None:
+    convolve = torch.nn.functional.conv_transpose2d
+    for n in range(2, 14):
+        convolve(torch.ones(1, n, 5, 3, device="cuda"), torch.ones(n, 2, 3, 3, device="cuda"))
+    for n_channels, n_weights in ((4, 2), (2, 4), (0, 2)):
+        for device in ("cpu", "cuda"):
+            with pytest.raises(RuntimeError, match=f"to have {n_weights} channels, but got {n_channels} channels instead"):
+                convolve(torch.ones(1, n_channels, 5, 3, device=device), torch.ones(n_weights, 2, 3, 3, device=device))
+
+
 @pytest.mark.parametrize(
     "change",
     [

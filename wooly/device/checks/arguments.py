@@ -293,6 +293,10 @@ def _convolution(given: dict[str, Any]) -> None:
     if weight.size(0) < groups:
         want = f"expected weight to be at least {groups} at dimension 0"
         raise RuntimeError(f"Given groups={groups}, {want}, but got weight of size {list(weight.size())} instead")
+    x = given["input"]
+    if transposed and x.dim() == weight.dim() and x.size(1) != weight.size(0):
+        of = f"expected input{list(x.size())} to have {weight.size(0)} channels, but got {x.size(1)} channels instead"
+        raise RuntimeError(f"Given transposed=1, weight of size {list(weight.size())}, {of}")
     n = weight.size(1) * groups if transposed else weight.size(0)
     if bias is not None and tuple(bias.size()) != (n,):
         of = f"{'transposed=1, ' if transposed else ''}weight of size {list(weight.size())}"
