@@ -250,13 +250,9 @@ class _Progress:
         show = left = lambda self, *_, **__: None
 
 
-class _Answer:
-    """The session's own, with an event of this simulation."""
-
-    def __init__(self) -> None:
-        self.event = Threads.Event()
-        self.done: Any = None
-        self.refused: Any = None
+def _answer() -> session_state.Answer:
+    """With an event and a lock of this simulation."""
+    return session_state.Answer(event=Threads.Event(), fetching=Threads.Lock())  # type: ignore[arg-type]  # they do what those do
 
 
 class _Bus(BusThread):
@@ -293,7 +289,7 @@ def replaced(clients: list[Client]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for owner, name, new in (
             (session, "threading", Threads),
-            (session, "Answer", _Answer),
+            (session, "Answer", _answer),
             (session, "BusThread", bus_thread),
             (session, "progress", _Progress),
             (session, "bus_credentials", lambda config: credentials),
