@@ -248,6 +248,7 @@ CANARIES: Final[dict[Canary, tuple[Any, str]]] = {
 
 _NEAR: Final[dict[Canary, int]] = {
     builds_again_what_is_closed: 480,
+    counts_instead_of_reaching: 60,
     hears_lost_sessions: 225,
     gives_a_batch_away: 218,
     charges_given_up_work: 130,
