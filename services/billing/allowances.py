@@ -81,7 +81,7 @@ class Allowances:
         subject = _SUBJECT + blake3.blake3(use.tenant.encode()).hexdigest()[:32]
         for _ in range(_ATTEMPTS):
             position, leases = await self._leases(subject)
-            # The log goes on meanwhile, so all that is counted from here on is of one moment.
+            # The view may have changed while the leases were read: budgets and facts are taken from one view, after that.
             budgets, charged = self._projection.view.budgets, dict(self._serials(asked))
             now_ns = time.time_ns()
             left = binding(budgets, use.tenant, now_ns)

@@ -24,6 +24,14 @@ from tests.support.node import asked
 TENANTS = ("harmed", "other")
 
 
+async def ask_billing(url: str, *uses: TenantUse) -> AllowancesGiven:
+    """What billing answers to a node that asks for these tenants."""
+    bus = await connect(url, name="test")
+    given = await asked(bus, allowance_request("n1"), msgspec.msgpack.encode(AskAllowances("n1", 1, uses)), AllowancesGiven)
+    await bus.close()
+    return given
+
+
 @pytest.mark.parametrize("junk", [b"not json", b"\xff\xfe", b'{"stream":"WOOLY_KV","seq":7}', b'{"lent":{"n":"much"}}'])
 def test_unreadable_leases_keep_no_tenant_waiting(junk: bytes, tmp_path: Path) -> None:
     """Neither the tenant whose they are, nor those that the node asks about in the same breath."""
@@ -34,10 +42,8 @@ def test_unreadable_leases_keep_no_tenant_waiting(junk: bytes, tmp_path: Path) -
     async def body() -> AllowancesGiven:
         bus = await connect(nats.url, name="test")
         await bus.publish_acked(f"wooly.lease.allow.{blake3(b'harmed').hexdigest()[:32]}", junk)
-        about = AskAllowances("n1", 1, tuple(TenantUse(tenant) for tenant in TENANTS))
-        given = await asked(bus, allowance_request("n1"), msgspec.msgpack.encode(about), AllowancesGiven)
         await bus.close()
-        return given
+        return await ask_billing(nats.url, *map(TenantUse, TENANTS))
 
     try:
         for tenant in TENANTS:
@@ -102,19 +108,11 @@ def test_use_beyond_64_bits_is_answered(tmp_path: Path) -> None:
     nats = NatsServer(tmp_path / "nats")
     nats.start()
     billing = BillingProcess(nats.url, tmp_path / "billing")
-
-    async def body() -> AllowancesGiven:
-        bus = await connect(nats.url, name="test")
-        facts = tuple((0, serial, MICRO_MAX) for serial in range(1, 10))
-        about = AskAllowances("n1", 1, (TenantUse("harmed", facts, MICRO_MAX), TenantUse("other")))
-        given = await asked(bus, allowance_request("n1"), msgspec.msgpack.encode(about), AllowancesGiven)
-        await bus.close()
-        return given
-
+    facts = tuple((0, serial, MICRO_MAX) for serial in range(1, 10))
     try:
         for tenant in TENANTS:
             billing.do("PUT", f"budgets/{tenant}/total", {"limit_micro": 1000})
-        harmed, other = asyncio.run(body()).tenants
+        harmed, other = asyncio.run(ask_billing(nats.url, TenantUse("harmed", facts, MICRO_MAX), TenantUse("other"))).tenants
         assert (harmed.state, harmed.micro) == (EXHAUSTED, MICRO_MAX) and (other.state, other.micro) == (GRANTED, 1000)
     finally:
         billing.end(signal.SIGTERM)

@@ -239,7 +239,7 @@ def test_what_is_held_is_a_line_of_the_statement_and_uses_the_budget() -> None:
 
 
 def test_what_is_held_is_dated_by_the_broker_where_the_clock_of_the_node_is_ahead() -> None:
-    """By 40 days: it is used of the budget of today, at the price of today, and stands in the statement of this month."""
+    """By 40 days: the charge counts against the current daily budget, at the current price, in the current statement."""
     log = Log()
     log.add(BudgetSet(0, "acme", "day", 50 * CORES * PRICE))
     log.add(TariffSet(0, "standard", 30 * 86_400 * S, 7 * PRICE, 0))
