@@ -6,8 +6,8 @@
 opening of the new session to that answer, beside the time in which they ran first, of the same session. *Move*: the longest wait for the
 answer of a batch while a session of 500 MB, every buffer of which changes again and again, is moved to a second node on this machine;
 beside that, the longest in the seconds before. *Images*: seconds for a fixed number of steps on a session of 500 MB with the default
-policy, beside none, in turns. *Neighbour*: the waits for batches of a session of priority 0, of another process, meanwhile.
-Publishes to docs/durability.md.
+policy, beside none, in turns; and how long fetching them held the script. *Neighbour*: the waits for batches of a session of priority 0, of
+another process, meanwhile. Publishes to docs/durability.md.
 """
 
 from __future__ import annotations
@@ -97,18 +97,27 @@ def _moved(node: Node, controller: Controller) -> tuple[float, float, float]:
     return before_s, moving_s, took_s
 
 
-def _steps_s(node: Node, steps: int, target_s: int) -> float:
-    """Seconds for ``steps`` waits on a session that holds 500 MB."""
+def _steps_s(node: Node, steps: int, target_s: int) -> tuple[float, float]:
+    """Seconds for ``steps`` waits on a session that holds 500 MB, and how many of them the script was held for images."""
     session, program = node.open(recovery_target_s=target_s), increment(_BUFFER_BYTES // 8)
     for handle in range(1, _BUFFERS + 1):
         session.wait(session.submit(Flush(allocs=[(handle, _BUFFER_BYTES)])))
+    held_s, take = 0.0, session._take_image
+
+    def timed() -> None:
+        nonlocal held_s
+        began_s = time.monotonic()
+        take()
+        held_s += time.monotonic() - began_s
+
+    session._take_image = timed  # type: ignore[method-assign]  # what it does is timed, nothing else
     began_s = time.monotonic()
     for step in range(steps):
         session.wait(session.submit(program.flush([1 + step % _BUFFERS])))
     taken_s = time.monotonic() - began_s
     assert (session._log.base > 0) == (target_s != NO_IMAGES_S)
     session.close()
-    return taken_s
+    return taken_s, held_s
 
 
 def _ask_on(config: Config, end: Connection) -> None:
@@ -155,20 +164,23 @@ def main() -> None:
             return
         few, many = [_rebuilt(node, 10) for _ in range(_ROUNDS)], [_rebuilt(node, _BATCHES) for _ in range(_REPEATS)]
         until(lambda: node.info().devices, "an executor")
-        steps = int(_STEPS_S * 2_000 / _steps_s(node, 2_000, NO_IMAGES_S))  # the first of a node are slower
+        steps = int(_STEPS_S * 2_000 / _steps_s(node, 2_000, NO_IMAGES_S)[0])  # the first of a node are slower
         waits = [(_neighbour_s(node, steps, NO_IMAGES_S), _neighbour_s(node, steps, 30))]
         turns = [(_steps_s(node, steps, NO_IMAGES_S), _steps_s(node, steps, 30)) for _ in range(_TURNS)]
     continued_s = statistics.median(continued_s for _, continued_s, _ in few)
     first_s, _, again_s = (statistics.median(column) for column in zip(*many, strict=True))
     repeating = statistics.median(again_s / first_s for first_s, _, again_s in many)
     before_s, moving_s, took_s = (statistics.median(column) for column in zip(*moves, strict=True))
-    ratio = statistics.median(images_s / none_s for none_s, images_s in turns)
+    ratios = [images_s / none_s for (none_s, _), (images_s, _) in turns]
+    held = [held_s / (images_s - held_s) for _, (images_s, held_s) in turns]
     alone_s, beside_s = (statistics.median(column) for column in zip(*waits, strict=True))
     print("continued", [f"{continued_s:.2f}" for _, continued_s, _ in few])
     print("ran first, repeated", [(f"{first_s:.2f}", f"{again_s:.2f}") for first_s, _, again_s in many])
     print(
         "images",
-        [f"{images_s / none_s:.3f}" for none_s, images_s in turns],
+        [f"{ratio:.3f}" for ratio in ratios],
+        "held",
+        [f"{part:.4f}" for part in held],
         "P99",
         [(f"{a * 1e3:.2f}", f"{b * 1e3:.2f}") for a, b in waits],
     )
@@ -179,7 +191,8 @@ def main() -> None:
         f"| repeated beside ran first, median of {_REPEATS} ratios | {repeating:.2f} |\n"
         f"| longest wait for a batch while 500 MB are moved, in the seconds before | {moving_s:.2f} s, {before_s:.2f} s |\n"
         f"| from the order until the script continues on the other node | {took_s:.1f} s |\n"
-        f"| {steps:,} steps on 500 MB with images, beside none | {ratio:.3f} times as long |\n"
+        f"| {steps:,} steps on 500 MB with images, beside none | {statistics.median(ratios):.3f} times as long |\n"
+        f"| the time in which images held that script, to the rest of its time | {statistics.median(held):.1%} |\n"
         f"| waits of a neighbour of priority 0 meanwhile, P99: images, none | {beside_s * 1e3:.2f} ms, {alone_s * 1e3:.2f} ms |\n"
     )
     print(text)
