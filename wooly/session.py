@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from bus_schemas import faults, subjects
+from bus_schemas import faults
 from bus_schemas.batch import Done, Fault, Upload, decode_done
 from bus_schemas.events import Outcome
 from bus_schemas.session import CloseSession, SessionClosed, SessionOpened
@@ -356,7 +356,7 @@ class Session:
     async def start(self) -> None:
         """Receive answers, keep the lease, and connect to the data port beside all else."""
         state = self._state
-        await self._bus.subscribe(subjects.session_done(state.remote.session, self._bus.principal), self._on_done)
+        await self._bus.subscribe(state.remote.answers_of(state.remote.info, self._bus), self._on_done)
         self._bus.on_reconnect(state.send_all)
         self._watcher = asyncio.create_task(Watch(state, self._rebuild).run())
         threading.Thread(target=state.remote.port.open, name="wooly link", daemon=True).start()

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from bus_schemas import faults, subjects
-from bus_schemas.batch import LIMITS, decode_batch, encode_batch
+from bus_schemas.batch import LIMITS, Done, ReadResult, decode_batch, encode_batch, encode_done
 from bus_schemas.events import SessionClosedFact, SessionOpenedFact
 from bus_schemas.limits import TITLE_CHARS_MAX
 from bus_schemas.session import CloseSession, NodeInfo, OpenSession, SessionClosed, SessionOpened
@@ -573,6 +573,19 @@ class TestLoss:
                 session.wait(session.submit(Flush(allocs=[(1, 8)])))
         finally:
             node.server.send_signal(signal.SIGCONT)
+
+    def test_answers_of_another_node_are_not_heard(self, node: Node) -> None:
+        session = node.open()
+        assert node.server is not None
+        node.server.send_signal(signal.SIGSTOP)
+        try:
+            ticket = session.submit(Flush(allocs=[(1, 8)], reads=[(1, 0, 8)]))
+            name = session.info.session
+            forged = encode_done(Done(name, ticket.seq, reads=(ReadResult(1, 8, b"\1" * 8),)))
+            node.run(lambda bus: bus.publish(subjects.session_done(name, subjects.LOCAL, "another"), forged))
+        finally:
+            node.server.send_signal(signal.SIGCONT)
+        assert session.wait(ticket) == [bytes(8)]
 
     def test_a_killed_client_frees_its_memory_when_its_lease_ends(self, tmp_path: Path) -> None:
         with Node(tmp_path, WOOLY_LEASE_MS="1000") as node:

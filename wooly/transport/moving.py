@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 from blake3 import blake3
 
-from bus_schemas import subjects
 from bus_schemas.batch import Done
 from bus_schemas.session import CloseSession, SessionOpened
 from wooly import progress
@@ -291,7 +290,7 @@ class Move:
         with state.changed:
             self.remote, self._heard_s = remote, time.monotonic()
         progress.say(f"wooly: the session moves to node {remote.node.name}; the script continues on node {self.home.node.name} meanwhile")
-        state.bus.call(state.bus.subscribe(subjects.session_done(info.session, state.bus.principal), self._on_done), _SUBSCRIBE_S)
+        state.bus.call(state.bus.subscribe(RemoteSession.answers_of(info, state.bus), self._on_done), _SUBSCRIBE_S)
         remote.port.open()
         for seq, flush in self._begin(remote, urgent=urgent):
             self._send_in_turn(seq, flush)

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from bus_schemas import faults, subjects
+from bus_schemas import faults
 from bus_schemas.session import CloseSession, Pong, SessionClosed
 from wooly import progress
 from wooly.errors import NodeLostError, ProtocolError, WoolyError, from_fault
@@ -118,7 +118,7 @@ class Rebuild:
 
         check()
         info = self.opening.open_again(ended, check)
-        state.bus.call(state.bus.subscribe(subjects.session_done(info.session, state.bus.principal), self._on_done), SUBSCRIBE_S)
+        state.bus.call(state.bus.subscribe(RemoteSession.answers_of(info, state.bus), self._on_done), SUBSCRIBE_S)
         if not ended.displaced:
             self.leave_books(remote)  # not before: the node counts what is repeated by what it knows of this one
         with state.swap, state.changed:

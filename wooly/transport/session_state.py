@@ -87,6 +87,12 @@ class RemoteSession:
         self.port = DataPort(info.node.data_port, info.session, info.token, bus.credentials.tls, wait_s=wait_s, check=check)
         self._nonce = secrets.token_hex(8)
 
+    @staticmethod
+    def answers_of(info: SessionOpened, bus: BusThread) -> str:
+        """The subject on which the session hears of its batches: what other nodes publish under its name does not count."""
+        assert info.node is not None
+        return subjects.session_done(info.session, bus.principal, info.node.node)
+
     def publish(self, sent: Sent) -> Coroutine[Any, Any, None]:
         # Who knew the name before could send something else under it, and the bus would take the batch for a repeat of that.
         return self._bus.publish(self._subject, sent.data, f"{self._nonce}:{sent.seq}:{sent.attempt}")
