@@ -130,9 +130,11 @@ class RunBook:
             heard = self.runners.get(state.runner)
             if now_s - max(heard.at_s if heard is not None else 0.0, self.since_s) > SILENT_S:
                 yield state, f"runner {state.runner} stopped answering"
-            elif heard is not None and heard.sync.instance != state.instance:
+            elif heard is None or heard.at_s < self.since_s:
+                continue  # what it said while the bus was away is not known
+            elif heard.sync.instance != state.instance:
                 yield state, f"runner {state.runner} was restarted"
-            elif heard is not None and state.task not in heard.sync.running and now_ns - state.taken_ns > _UNKNOWN_S * 1e9:
+            elif state.task not in heard.sync.running and now_ns - state.taken_ns > _UNKNOWN_S * 1e9:
                 if heard.sync.free:
                     continue  # it will be handed over again
                 yield state, f"runner {state.runner} did not start it"

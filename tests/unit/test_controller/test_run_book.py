@@ -107,6 +107,16 @@ def test_the_silence_of_runners_while_the_bus_was_away_says_nothing() -> None:
     assert list(book.over(view, 101.0 + 3 * SILENT_S, 0))
 
 
+def test_what_a_runner_said_before_the_bus_was_away_says_nothing_of_a_run_that_it_took_meanwhile() -> None:
+    view, book = view_of(("a", 0, True)), book_of(run("a", TAKEN, runner="r", instance="two", taken_ns=110 * S))
+    for before in (sync("r", "one"), sync("r", "two", "b", free=False)):
+        book.heard(before, 100.0)
+        book.listen(125.0)
+        assert not list(book.over(view, 126.0, 126 * S))
+    book.heard(sync("r", "three"), 126.0)
+    assert [reason for _, reason in book.over(view, 126.0, 126 * S)] == ["runner r was restarted"]
+
+
 def test_a_run_that_lasts_is_written_again_every_day() -> None:
     book, day_ns = book_of(run("a"), run("b", ENDED)), 86_400 * S
     assert not book.to_renew(day_ns)
