@@ -366,6 +366,8 @@ class Runs:
 
     async def _note_report(self, report: RunReport) -> None:
         state = self.book.get(report.task)
+        if state is not None and state.state == PENDING:
+            raise Conflict("another controller handed the run over, which is not known here yet")
         if state is None or state.state != TAKEN or state.instance != report.instance:
             return
         await self._projection.caught_up()  # the report of the script's own client has more detail

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from bus_schemas.events import BudgetCrossed
-from bus_schemas.runs import ENDED, TAKEN, RunReport, RunState, run_report, run_state
+from bus_schemas.runs import ENDED, PENDING, TAKEN, RunReport, RunState, run_report, run_state
 from services.controller.actions.tasks import TaskActions
 from services.controller.log_projection import LogProjection
 from services.controller.personal import PersonalKeys
@@ -130,5 +130,22 @@ def test_a_report_that_loses_a_race_is_noted_when_it_comes_again(nats: NatsServe
                 await _report(bus, RunReport("r", "one", "t", True, 3))
             state = runs.book.states["t"][1]
             assert (state.state, state.exit_code, state.budget_position) == (ENDED, 3, 9)
+
+    asyncio.run(body())
+
+
+def test_a_report_that_overtakes_the_state_of_its_run_is_noted_when_it_comes_again(nats: NatsServer) -> None:
+    """Another controller handed the run over, and this one does not know of that yet: it leaves the report unanswered."""
+
+    async def body() -> None:
+        async with runs_on(nats.url) as (runs, bus):
+            await _stored(runs, bus, replace(_TAKEN, state=PENDING, runner="", instance="", taken_ns=0))
+            report = RunReport("r", "one", "t", True, None, 0, "the runner could not start it")
+            with pytest.raises(BusUnavailable):
+                await bus.request(run_report("r"), msgspec.msgpack.encode(report), 1.0)
+            await _stored(runs, bus, _TAKEN)
+            async with asyncio.timeout(60):
+                await _report(bus, report)
+            assert (runs.book.states["t"][1].state, runs.book.states["t"][1].reason) == (ENDED, "the runner could not start it")
 
     asyncio.run(body())
