@@ -142,6 +142,12 @@ class Runs:
         """Submit the task and store its script; the task then, and whether it is new. Raises what ``TaskActions.submit`` raises, Invalid,
         QuotaReached."""
         by.require("task.submit", task.tenant)
+        data = msgspec.msgpack.encode(script)
+        digest, known = blake3.blake3(data).hexdigest(16), self.book.get(task.task)
+        if known is not None:
+            if known.digest != digest:
+                raise _taken(task.task)
+            return await self._tasks.submit(by, task)
         reason = self._webhooks.refusal(webhook) if webhook else ""
         if reason:
             raise Invalid("webhook", reason)
@@ -150,12 +156,6 @@ class Runs:
             raise Invalid("runner", f"{who} scripts of tenant {task.tenant} at present; an operator starts one with `wooly runner`")
         if self._access.on and task.tenant not in self._projection.fold(AccessView).tenants:
             raise Invalid("tenant", f"there is no tenant {task.tenant}; a script runs with a key of its tenant, so name one that exists")
-        data = msgspec.msgpack.encode(script)
-        digest, known = blake3.blake3(data).hexdigest(16), self.book.get(task.task)
-        if known is not None:
-            if known.digest != digest:
-                raise _taken(task.task)
-            return await self._tasks.submit(by, task)
         refusal = reached("runs", self.book.pending()[task.tenant], f"tenant {task.tenant}")
         if refusal is not None:
             raise refusal
@@ -203,8 +203,8 @@ class Runs:
             raise _taken(task)
         try:
             await self._bus.publish_acked(subject, data, expect_last_on_subject=0)
-        except Conflict:
-            raise _taken(task) from None
+        except Conflict:  # another request stored one meanwhile, which may be the same
+            await self._store(task, data)
 
     async def _discard(self, task: str) -> None:
         """Remove the script of a run that is over: an empty message takes its place."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,9 +12,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from bus_schemas.events import BudgetCrossed
-from bus_schemas.runs import ENDED, PENDING, TAKEN, RunReport, RunState, run_report, run_state
+from billing.tiers import TierBook
+from bus_schemas.events import BudgetCrossed, TaskSubmitted
+from bus_schemas.runs import ENDED, PENDING, TAKEN, RunnerSync, RunReport, RunScript, RunState, run_report, run_state
 from services.controller.actions.tasks import TaskActions
+from services.controller.errors import Invalid, TaskExists
+from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
 from services.controller.personal import PersonalKeys
 from services.controller.placer import Placer
@@ -22,6 +26,7 @@ from services.controller.runs import Runs
 from services.controller.writer import Writer
 from services.kit.access import AccessView
 from services.kit.access.access import open_access
+from services.kit.access.rules import local_identity
 from services.kit.bus import Bus, connect
 from services.kit.errors import BusUnavailable
 from services.kit.nats_server import NatsServer
@@ -34,6 +39,7 @@ async def runs_on(url: str) -> AsyncIterator[tuple[Runs, Bus]]:
     async with PersonalKeys(bus, None) as personal:
         projection = LogProjection(bus, personal)
         projection.also(BudgetCrossings)
+        projection.also(TierBook)
         async with projection:
             access = await open_access(bus, {}, listens_on=[], view=lambda: projection.fold(AccessView), follows_log=lambda: True)
             writer = Writer(bus, projection, personal)
@@ -147,5 +153,30 @@ def test_a_report_that_overtakes_the_state_of_its_run_is_noted_when_it_comes_aga
             async with asyncio.timeout(60):
                 await _report(bus, report)
             assert (runs.book.states["t"][1].state, runs.book.states["t"][1].reason) == (ENDED, "the runner could not start it")
+
+    asyncio.run(body())
+
+
+_SCRIPT = RunScript("t", "lab", "print(1)", "a.py", (), {}, 60)
+_WISH = TaskSubmitted(1, "t", "lab", 2, 1 << 20, queue=True)
+
+
+def test_the_same_run_is_submitted_once(nats: NatsServer) -> None:
+    """By two requests at once, and when no runner is there any more."""
+
+    async def body() -> None:
+        async with runs_on(nats.url) as (runs, _):
+            caller = Caller(local_identity())
+            runs.book.heard(RunnerSync("r", "one", 2), time.monotonic())
+            both = await asyncio.gather(*(runs.submit(caller, _WISH, _SCRIPT, "", "") for _ in range(2)))
+            assert sorted(new for _, new in both) == [False, True]
+            runs.book.runners.clear()
+            runs.book.listen(-60.0)
+            task, new = await runs.submit(caller, _WISH, _SCRIPT, "", "")
+            assert (task.submitted.task, new, runs.book.states["t"][1].state) == ("t", False, PENDING)
+            with pytest.raises(TaskExists):
+                await runs.submit(caller, _WISH, replace(_SCRIPT, script="print(2)"), "", "")
+            with pytest.raises(Invalid):
+                await runs.submit(caller, replace(_WISH, task="u"), replace(_SCRIPT, task="u"), "", "")
 
     asyncio.run(body())
