@@ -154,9 +154,11 @@ class Reconciler:
             return
         self._look_again = time.monotonic() + _LOOK_S
         now_ns = time.time_ns()
-        overdue = overdue_tasks(self._projection.view, now_ns, self._start_lease_ms)
+        view, book, lease_ms = self._projection.view, self._runs.book, self._start_lease_ms
         unstarted = [
-            change for change in overdue if not self._runs.book.going(change.task) or self._projection.view.tasks[change.task].sessions
+            change
+            for change in overdue_tasks(view, now_ns, lease_ms)
+            if view.tasks[change.task].sessions or not book.awaited(change.task, time.monotonic(), lease_ms / 1000)
         ]
         for change in (*unstarted, *expired_waiting(self._projection.view, now_ns)):
             if self._projection.view.tasks[change.task].live:

@@ -73,9 +73,14 @@ class RunBook:
         found = self.states.get(task)
         return found[1] if found is not None else None
 
-    def going(self, task: str) -> bool:
-        """Whether the task has a run that is not over: then it need not open a session within a time."""
-        return task in self._going
+    def awaited(self, task: str, now_s: float, lease_s: float) -> bool:
+        """Whether a runner has the task's script, or one was heard within ``lease_s`` (SILENT_S at least) that would take it: then the task
+        need not open a session within a time."""
+        state = self.states[task][1] if task in self._going else None
+        if state is None or state.state == TAKEN:
+            return state is not None
+        silent_s = max(SILENT_S, lease_s)
+        return now_s - self.since_s < silent_s or bool(self.takers(state.tenant, state.wanted, now_s, silent_s))
 
     def unfinished(self) -> list[RunState]:
         return [self.states[task][1] for task in sorted(self._going)]
@@ -84,12 +89,12 @@ class RunBook:
         """By tenant, how many runs are not over."""
         return Counter(self.states[task][1].tenant for task in self._going)
 
-    def takers(self, tenant: str, wanted: str, now_s: float) -> list[str]:
-        """Connected runners that would take a script of ``tenant`` (``wanted``: only the one of this name)."""
+    def takers(self, tenant: str, wanted: str, now_s: float, silent_s: float = SILENT_S) -> list[str]:
+        """Runners heard within ``silent_s`` that would take a script of ``tenant`` (``wanted``: only the one of this name)."""
         return sorted(
             name
             for name, heard in self.runners.items()
-            if wanted in ("", name) and tenant in (heard.sync.tenants or (tenant,)) and now_s - heard.at_s < SILENT_S
+            if wanted in ("", name) and tenant in (heard.sync.tenants or (tenant,)) and now_s - heard.at_s < silent_s
         )
 
     def to_stop(self, view: ClusterView, sync: RunnerSync) -> tuple[str, ...]:

@@ -333,7 +333,7 @@ class _Lease:
 class _Runs:
     """No script is run by the platform here."""
 
-    book = SimpleNamespace(going=lambda task: False)
+    book = SimpleNamespace(awaited=lambda task, now_s, lease_s: False)
 
     async def look_after(self) -> None:
         pass

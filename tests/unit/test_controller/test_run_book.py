@@ -58,7 +58,7 @@ def test_an_older_state_changes_nothing() -> None:
     book = book_of()
     book.note(5, run("a", ENDED))
     book.note(4, run("a", TAKEN))
-    assert not book.going("a") and book.get("a") == run("a", ENDED)
+    assert book.unfinished() == [] and book.get("a") == run("a", ENDED)
 
 
 def test_what_a_runner_must_stop() -> None:
@@ -136,6 +136,27 @@ def test_who_takes_scripts_of_a_tenant() -> None:
     book.heard(sync("old"), -SILENT_S)
     assert book.takers("t", "", 11.0) == ["any", "some"] and book.takers("u", "", 11.0) == ["any"]
     assert book.takers("t", "some", 11.0) == ["some"] and book.takers("u", "some", 11.0) == []
+
+
+def test_a_placed_task_awaits_its_run_while_a_runner_has_it_or_may_take_it() -> None:
+    lease_s = 120.0
+    book = book_of(run("any"), run("other", wanted="o"), run("taken", TAKEN), run("over", ENDED))
+
+    def awaited(now_s: float) -> list[str]:
+        return [task for task in ("any", "other", "taken", "over", "no run") if book.awaited(task, now_s, lease_s)]
+
+    book.heard(sync("r"), 10.0)
+    assert awaited(119.0) == ["any", "other", "taken"], "a controller that has just started waits for runners"
+    assert awaited(129.0) == ["any", "taken"], "none of that name was heard"
+    assert awaited(130.0) == ["taken"]
+    book.heard(sync("r", tenants=("u",)), 130.0)
+    assert awaited(131.0) == ["taken"]
+    book.heard(sync("o"), 132.0)
+    assert awaited(133.0) == ["any", "other", "taken"]
+    book.listen(900.0)
+    assert awaited(1019.0) == ["any", "other", "taken"] and awaited(1020.0) == ["taken"]
+    lease_s = 1.0
+    assert awaited(900.0 + SILENT_S - 1) == ["any", "other", "taken"] and awaited(900.0 + SILENT_S) == ["taken"]
 
 
 def test_an_ended_run_is_notified_once_and_forgotten_after_a_week() -> None:
