@@ -394,9 +394,9 @@ class ClusterState:
         return [self.tasks[name] for name in sorted(self.live)]
 
     def tasks_on(self, node: str, gpu: int) -> list[TaskView]:
-        """Live tasks placed on a device, by id."""
+        """Live tasks placed on a device, or on their way to it, by id."""
         tasks = (self.tasks[name] for name in sorted(self.nodes[node].tasks))
-        return [task for task in tasks if task.placed is not None and gpu in task.placed.gpus]
+        return [task for task in tasks if any(at is not None and at.node == node and gpu in at.gpus for at in (task.placed, task.moving))]
 
     def sessions_on(self, node: str, gpu: int) -> list[SessionOpenedFact]:
         """Open sessions on a device, by id."""

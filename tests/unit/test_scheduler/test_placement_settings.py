@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bus_schemas.events import ConfigChanged, DeviceFact, NodeRegistered, TaskSubmitted
+from bus_schemas.events import ConfigChanged, DeviceFact, NodeRegistered, TaskDisplaced, TaskSubmitted
 from scheduler.placement import capacity, decide
 from scheduler.placement.columns import BYTES_MAX
 from scheduler.placement.feasible import beyond_every_device
@@ -201,3 +201,9 @@ def test_what_is_on_a_device_is_listed_by_id() -> None:
     assert [fact.session for fact in view.sessions_on("a", 0)] == ["s1", "s2"]
     assert view.sessions_on("a", 1) == []
     assert [seen.submitted.task for seen in view.live_tasks()] == ["t1", "t2", "t3"]
+
+
+def test_a_task_that_moves_is_listed_on_the_devices_that_it_leaves_and_goes_to() -> None:
+    cluster = Cluster(node("a", 1, 2), task("t", 2), node("b", 2, 2), session("s", "t", "a"), TaskDisplaced(1, "t", "a", False, "b", (0,)))
+    listed = {(name, gpu): [seen.submitted.task for seen in cluster.view.tasks_on(name, gpu)] for name in "ab" for gpu in (0, 1)}
+    assert listed == {("a", 0): [], ("a", 1): ["t"], ("b", 0): ["t"], ("b", 1): []}
