@@ -13,7 +13,16 @@ from typing import Any
 
 import pytest
 
-from bus_schemas.events import ActionTaken, NodeLost, SessionClosedFact, SessionOpenedFact, TaskPlaced, TaskRefused, TaskSubmitted
+from bus_schemas.events import (
+    ActionTaken,
+    NodeLost,
+    NodeRecovered,
+    SessionClosedFact,
+    SessionOpenedFact,
+    TaskPlaced,
+    TaskRefused,
+    TaskSubmitted,
+)
 from bus_schemas.telemetry import Telemetry
 from scheduler.placement import ClusterView
 from services.controller.log_projection import LogProjection
@@ -191,6 +200,20 @@ def test_a_silent_node_is_lost_and_comes_back() -> None:
         with plane.measuring("n1"):
             wait_until(lambda: controller.get("/api/v1/nodes/n1")["state"] == "ready")
             wait_until(lambda: controller.get("/api/v1/tasks/t1")["state"] == "started")
+
+
+def test_a_task_is_cancelled_while_its_node_is_lost_and_stays_so_when_it_is_back() -> None:
+    with Plane() as plane:
+        controller = plane.controller
+        plane.register("n1")
+        submit(controller, id="t1")
+        plane.publish("session", "s1", opened("s1", "t1", "n1"))
+        plane.publish("node", "n1", NodeLost(time.time_ns(), "n1", 1, "silent"))
+        assert controller.get("/api/v1/tasks/t1")["reason"] == "node lost"
+        answer = controller.ask("POST", "/api/v1/tasks/t1/cancel")
+        assert (answer.status, answer.json["state"]) == (200, "cancelled"), answer.body
+        plane.publish("node", "n1", NodeRecovered(time.time_ns(), "n1", 1))
+        assert controller.get("/api/v1/tasks/t1")["state"] == "cancelled"
 
 
 def test_a_restarted_node_says_which_sessions_live_on() -> None:

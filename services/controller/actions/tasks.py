@@ -118,13 +118,13 @@ class TaskActions:
         return await self._placer.dry_run(task)
 
     async def cancel(self, by: Caller, task: str, *, revision: int | None = None) -> TaskView:
-        """End it: a waiting task leaves the queue, a running one is ended by its node. Of a task cancelled before: nothing.
-        Raises OutOfState when it is over in another way."""
+        """End it: a waiting task leaves the queue, a running one is ended by its node (one that is lost: when it is back). Of a task
+        cancelled before: nothing. Raises OutOfState when it is over in another way."""
 
         def change(view: TaskView) -> Event | None:
             if view.state == CANCELLED:
                 return None
-            if not view.live:
+            if not view.live and not cut_off(view):
                 raise OutOfState(f"task {view.submitted.task} is over: {view.state}")
             return TaskStateChanged(time.time_ns(), view.submitted.task, CANCELLED, f"{CANCELLED_BY}{by.identity.name}")
 
