@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import Wooly, command_in, in_the_end
+from tests.support.plane import Plane
 from tests.support.stack import EmbeddedStack, plain_environment
 
 SCRIPT = """
@@ -114,6 +115,16 @@ def test_ping_and_nodes(stack: EmbeddedStack, wooly: Wooly) -> None:
     assert "local" in table and "ready" in table and "GiB" in table
     listed = json.loads(wooly("nodes", "--json", **where).stdout)
     assert listed["items"][0]["name"] == "local" and "telemetry" in listed
+
+
+def test_a_node_without_a_device_is_listed_with_the_reason(wooly: Wooly) -> None:
+    with Plane() as plane:
+        plane.register("bare", gib=())
+        plane.register("refused", groups=("no token",))
+        table = wooly("nodes", CONTROLLER_URL=plane.controller.url).stdout
+    (bare, refused) = table.splitlines()[1:]
+    assert bare.split() == ["bare-name", "ready", "no", "device"]
+    assert refused.split()[:2] == ["refused-name", "lost"] and "registration refused: group 'no token' (NODE_GROUPS)" in refused
 
 
 def test_the_doctor_finds_a_healthy_stack(stack: EmbeddedStack, wooly: Wooly) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import click
@@ -166,13 +166,17 @@ def nodes(context: click.Context, controller: str, as_json: bool) -> None:
         print_json({**found, "telemetry": live["items"]})
         return
     measured = {(seen["node"], seen["gpu"]): seen for seen in live["items"]}
-    rows = [
-        _device_row(node, device, measured.get((node["id"], device["index"]), {}), first=device is node["devices"][0])
-        for node in found["items"]
-        for device in node["devices"]
-    ]
+    rows = [row for node in found["items"] for row in _device_rows(node, measured)]
     columns = ("node", "state", "gpu", "device", "utilization", "starvation", "VRAM used", "VRAM", "tasks")
     print_table(columns, rows, numbers=columns[4:], empty="no node has joined; start one with: wooly server")
+
+
+def _device_rows(node: dict[str, Any], measured: dict[tuple[str, int], dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    """A row for each device; of a node without any, one that says why."""
+    if not node["devices"]:
+        yield (node["name"], node["state"], "", node["reason"] or "no device", "", "", "", "", "")
+    for device in node["devices"]:
+        yield _device_row(node, device, measured.get((node["id"], device["index"]), {}), first=device is node["devices"][0])
 
 
 def _device_row(node: dict[str, Any], device: dict[str, Any], seen: dict[str, Any], *, first: bool) -> tuple[Any, ...]:
