@@ -50,6 +50,7 @@ class Placer:
                 known = await self._known(task)
                 if known is None:
                     raise BusUnavailable("the log has moved on, and cannot be read at the moment; try again") from None
+                new = False
         async with self._one:
             await self._place(task.task)
         return self._projection.view.tasks[task.task], new

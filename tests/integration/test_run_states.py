@@ -180,3 +180,12 @@ def test_the_same_run_is_submitted_once(nats: NatsServer) -> None:
                 await runs.submit(caller, replace(_WISH, task="u"), replace(_SCRIPT, task="u"), "", "")
 
     asyncio.run(body())
+
+
+def test_a_task_that_two_requests_submit_at_once_is_new_to_one_of_them(nats: NatsServer) -> None:
+    async def body() -> None:
+        async with runs_on(nats.url) as (runs, _):
+            both = await asyncio.gather(*(runs._tasks.submit(Caller(local_identity()), _WISH) for _ in range(2)))
+            assert sorted(new for _, new in both) == [False, True]
+
+    asyncio.run(body())
