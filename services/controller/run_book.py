@@ -73,12 +73,17 @@ class RunBook:
         found = self.states.get(task)
         return found[1] if found is not None else None
 
+    def is_taken(self, task: str) -> bool:
+        """Whether a runner executes the task's script."""
+        state = self.get(task)
+        return state is not None and state.state == TAKEN
+
     def awaited(self, task: str, now_s: float, lease_s: float) -> bool:
         """Whether a runner has the task's script, or one was heard within ``lease_s`` (SILENT_S at least) that would take it: then the task
         need not open a session within a time."""
-        state = self.states[task][1] if task in self._going else None
-        if state is None or state.state == TAKEN:
-            return state is not None
+        state = self.get(task)
+        if state is None or state.state != PENDING:
+            return self.is_taken(task)
         silent_s = max(SILENT_S, lease_s)
         return now_s - self.since_s < silent_s or bool(self.takers(state.tenant, state.wanted, now_s, silent_s))
 

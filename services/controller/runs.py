@@ -107,6 +107,7 @@ class Runs:
         self._follower: Follower | None = None
         self._tails: LruDict[str, str] = LruDict(_TAILS_MAX)
         self.book = RunBook(time.monotonic())
+        tasks.is_executed = self.book.is_taken
         self.on_log: Callable[[str], None] = lambda task: None
         """Called with a task when its script has written something."""
 

@@ -13,10 +13,10 @@ import pytest
 from msgspec.structs import replace
 
 from billing.tiers import TierBook
-from bus_schemas.events import BudgetCrossed, TaskSubmitted
+from bus_schemas.events import BudgetCrossed, TaskStateChanged, TaskSubmitted
 from bus_schemas.runs import ENDED, PENDING, TAKEN, RunnerSync, RunReport, RunScript, RunState, run_report, run_state
 from services.controller.actions.tasks import TaskActions
-from services.controller.errors import Invalid, TaskExists
+from services.controller.errors import Invalid, OutOfState, TaskExists
 from services.controller.identity import Caller
 from services.controller.log_projection import LogProjection
 from services.controller.personal import PersonalKeys
@@ -187,5 +187,28 @@ def test_a_task_that_two_requests_submit_at_once_is_new_to_one_of_them(nats: Nat
         async with runs_on(nats.url) as (runs, _):
             both = await asyncio.gather(*(runs._tasks.submit(Caller(local_identity()), _WISH) for _ in range(2)))
             assert sorted(new for _, new in both) == [False, True]
+
+    asyncio.run(body())
+
+
+def test_a_script_that_outlives_its_sessions_can_be_cancelled(nats: NatsServer) -> None:
+    """Its task completed as the last session closed, and its runner still executes it."""
+
+    async def body() -> None:
+        async with runs_on(nats.url) as (runs, bus):
+            caller, tasks = Caller(local_identity()), runs._tasks
+            await tasks.submit(caller, _WISH)
+            await bus.publish_events("task", "t", [TaskStateChanged(2, "t", "completed", "")])
+            with pytest.raises(OutOfState, match="task t is over: completed"):
+                await tasks.cancel(caller, "t")
+            await _stored(runs, bus, _TAKEN)
+            task = await tasks.cancel(caller, "t")
+            assert (task.state, task.reason) == ("cancelled", "cancelled by local")
+            runs.book.heard(sync := RunnerSync("r", "one", 2, ("t",)), 0.0)
+            assert runs.book.to_stop(runs._projection.view, sync) == ("t",)
+            async with asyncio.timeout(60):
+                await _report(bus, RunReport("r", "one", "t", True, None, 15))
+            assert (runs.book.states["t"][1].state, runs.book.states["t"][1].reason) == (ENDED, "cancelled by local")
+            assert (await tasks.cancel(caller, "t")).state == "cancelled"
 
     asyncio.run(body())

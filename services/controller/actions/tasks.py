@@ -43,6 +43,8 @@ class TaskActions:
         self._writer = writer
         self._placer = placer
         self._arriving: dict[str, str] = {}  # tenants by the tasks whose submission is being written
+        #: whether a runner executes the script of a task
+        self.is_executed: Callable[[str], bool] = lambda task: False
 
     async def submit(self, by: Caller, task: TaskSubmitted) -> tuple[TaskView, bool]:
         """Submit and place; the task as it is then, and whether it is new. With nothing written: raises TaskExists, TaskImpossible,
@@ -118,15 +120,18 @@ class TaskActions:
         return await self._placer.dry_run(task)
 
     async def cancel(self, by: Caller, task: str, *, revision: int | None = None) -> TaskView:
-        """End it: a waiting task leaves the queue, a running one is ended by its node (one that is lost: when it is back). Of a task
-        cancelled before: nothing. Raises OutOfState when it is over in another way."""
+        """End it: a waiting task leaves the queue, a running one is ended by its node (one that is lost: when it is back) and its runner,
+        which may execute the script of a task that is over. Of a task cancelled before: nothing. Raises OutOfState when it is over in
+        another way."""
 
-        def change(view: TaskView) -> Event | None:
+        def change(view: TaskView) -> list[Event]:
             if view.state == CANCELLED:
-                return None
-            if not view.live and not cut_off(view):
-                raise OutOfState(f"task {view.submitted.task} is over: {view.state}")
-            return TaskStateChanged(time.time_ns(), view.submitted.task, CANCELLED, f"{CANCELLED_BY}{by.identity.name}")
+                return []
+            name, cancellable = view.submitted.task, view.live or cut_off(view)
+            if not cancellable and not self.is_executed(name):
+                raise OutOfState(f"task {name} is over: {view.state}")
+            cancelled = TaskStateChanged(time.time_ns(), name, CANCELLED, f"{CANCELLED_BY}{by.identity.name}")
+            return [cancelled] if cancellable else [TaskStateChanged(cancelled.at_ns, name, STARTED), cancelled]
 
         return await self._change(by, "task.cancel", task, revision, "", change)
 
@@ -223,7 +228,7 @@ class TaskActions:
         task: str,
         revision: int | None,
         detail: str,
-        change: Callable[[TaskView], Event | None],
+        change: Callable[[TaskView], Event | list[Event] | None],
         *,
         places: bool = False,
     ) -> TaskView:
@@ -236,8 +241,9 @@ class TaskActions:
             tenant = found.submitted.tenant
             by.require(action, tenant)
             check(f"task {task}", task_revision(self._projection, task), revision)
-            event = change(found)
-            return [] if event is None else [event, by.took(action, task, tenant=tenant, detail=detail)]
+            made = change(found)
+            events = made if isinstance(made, list) else [made] if made is not None else []
+            return [*events, by.took(action, task, tenant=tenant, detail=detail)] if events else []
 
         await self._writer.change("task", task, decide, places=places)
         return self._projection.view.tasks[task]
