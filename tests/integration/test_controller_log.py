@@ -208,12 +208,28 @@ def test_a_task_is_cancelled_while_its_node_is_lost_and_stays_so_when_it_is_back
         plane.register("n1")
         submit(controller, id="t1")
         plane.publish("session", "s1", opened("s1", "t1", "n1"))
-        plane.publish("node", "n1", NodeLost(time.time_ns(), "n1", 1, "silent"))
+        plane.publish("node", "n1", NodeLost(time.time_ns(), "n1", 1, "away"))
         assert controller.get("/api/v1/tasks/t1")["reason"] == "node lost"
         answer = controller.ask("POST", "/api/v1/tasks/t1/cancel")
         assert (answer.status, answer.json["state"]) == (200, "cancelled"), answer.body
         plane.publish("node", "n1", NodeRecovered(time.time_ns(), "n1", 1))
         assert controller.get("/api/v1/tasks/t1")["state"] == "cancelled"
+
+
+def test_submitting_again_a_task_that_waits_as_its_node_was_lost_says_so() -> None:
+    """Also one that was not to wait at first."""
+    with Plane() as plane:
+        controller = plane.controller
+        plane.register("n1")
+        body = {"id": "t1", "required_vram_mb": 10 * 1024}
+        assert controller.ask("POST", "/api/v1/tasks", body).status == 201
+        plane.publish("session", "s1", opened("s1", "t1", "n1"))
+        plane.register("n2", gib=(1,))
+        plane.publish("node", "n1", NodeLost(time.time_ns(), "n1", 1, "away"))
+        assert controller.ask("POST", "/api/v1/tasks/t1/resume").json["state"] == "queued"
+        wait_until(lambda: controller.get("/api/v1/tasks/t1")["placement"]["state"] == "refused")
+        again = controller.ask("POST", "/api/v1/tasks", body)
+        assert (again.status, again.json["state"]) == (202, "queued"), again.body
 
 
 def test_a_restarted_node_says_which_sessions_live_on() -> None:

@@ -103,7 +103,7 @@ async def waiting(request: Ask, task: TaskId) -> Json:
 
 def _submitted(request: Ask, placed: TaskView, new: bool) -> Response[Json]:
     """The answer to a submission: 201 placed, 200 submitted before, 202 waiting, 409 nothing fits."""
-    if isinstance(placed.decision, TaskRefused) and not placed.submitted.queue:
+    if isinstance(placed.decision, TaskRefused) and not placed.queues:
         view, decision, shown = parts_of(request).projection.view, placed.decision, caller_of(request).sees
         members = {"task": decision.task, "refusals": refusals_answer(decision.refusals, shown)}
         sentence = refusal_sentence(view, decision, shown)
