@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bus_schemas.events import NodeLost
 from tests.support.command import Wooly, command_in, in_the_end
 from tests.support.plane import Plane
 from tests.support.stack import EmbeddedStack, plain_environment
@@ -125,6 +126,16 @@ def test_a_node_without_a_device_is_listed_with_the_reason(wooly: Wooly) -> None
     (bare, refused) = table.splitlines()[1:]
     assert bare.split() == ["bare-name", "ready", "no", "device"]
     assert refused.split()[:2] == ["refused-name", "lost"] and "registration refused: group 'no token' (NODE_GROUPS)" in refused
+
+
+def test_a_lost_node_is_listed_without_its_last_measurements(wooly: Wooly) -> None:
+    with Plane() as plane:
+        plane.register("n1")
+        plane.measure("n1", utilization=50)
+        assert "50 %" in wooly("nodes", CONTROLLER_URL=plane.controller.url).stdout
+        plane.publish("node", "n1", NodeLost(1, "n1", 1, "away"))
+        table = wooly("nodes", CONTROLLER_URL=plane.controller.url).stdout
+        assert "lost" in table and "50 %" not in table
 
 
 def test_the_doctor_finds_a_healthy_stack(stack: EmbeddedStack, wooly: Wooly) -> None:

@@ -172,11 +172,12 @@ def nodes(context: click.Context, controller: str, as_json: bool) -> None:
 
 
 def _device_rows(node: dict[str, Any], measured: dict[tuple[str, int], dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
-    """A row for each device; of a node without any, one that says why."""
+    """A row for each device, with what is ``measured`` unless the node is lost; of a node without any, one that says why."""
     if not node["devices"]:
         yield (node["name"], node["state"], "", node["reason"] or "no device", "", "", "", "", "")
     for device in node["devices"]:
-        yield _device_row(node, device, measured.get((node["id"], device["index"]), {}), first=device is node["devices"][0])
+        seen = measured.get((node["id"], device["index"]), {}) if node["state"] != "lost" else {}
+        yield _device_row(node, device, seen, first=device is node["devices"][0])
 
 
 def _device_row(node: dict[str, Any], device: dict[str, Any], seen: dict[str, Any], *, first: bool) -> tuple[Any, ...]:
