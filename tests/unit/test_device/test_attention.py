@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.nn.attention import SDPBackend, bias, sdpa_kernel
+from torch.nn.attention.varlen import AuxRequest, varlen_attn, varlen_attn_out
 
 from wooly.device.recorder import RECORDER
 from wooly.link import Flush
@@ -230,3 +232,46 @@ def test_without_fused_kernels_there_are_derivatives_of_all_kinds() -> None:
         return found.cpu()
 
     torch.testing.assert_close(second("cuda"), second("cpu"), rtol=1e-4, atol=1e-4)
+
+
+def packed_by_rows(q: Tensor, k: Tensor, v: Tensor, cut_q: list[int], cut_k: list[int], window: tuple[int, int]) -> Tensor:
+    """What ``varlen_attn`` means, one sequence after the other; the last query of each is aligned with its last key."""
+    outs = []
+    for (a, b), (c, d) in zip(itertools.pairwise(cut_q), itertools.pairwise(cut_k), strict=True):
+        gap = torch.arange(d - c) - torch.arange(b - a)[:, None] - (d - c) + (b - a)
+        sees = (gap <= (window[1] if window[1] >= 0 else d)) & (gap >= -(window[0] if window[0] >= 0 else d))
+        parts = [x.transpose(0, 1)[None] for x in (q[a:b], k[c:d], v[c:d])]
+        outs.append(F.scaled_dot_product_attention(*parts, sees, enable_gqa=True)[0].transpose(0, 1))
+    return torch.cat(outs)
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (2, 0), (1, 1)])
+@pytest.mark.parametrize("cuts", [([0, 4, 4, 9], [0, 4, 4, 9]), ([0, 2, 3, 9], [0, 5, 9, 11])], ids=["same", "other keys"])
+def test_packed_sequences_attend_to_their_own_keys(window: tuple[int, int], cuts: tuple[list[int], list[int]]) -> None:
+    torch.manual_seed(0)
+    cut_q, cut_k = cuts
+    given = [torch.randn(s, dtype=torch.bfloat16) for s in ((cut_q[-1], 4, 8), (cut_k[-1], 2, 8), (cut_k[-1], 2, 8))]
+    here, there = [x.float().requires_grad_() for x in given], [x.cuda().requires_grad_() for x in given]
+    starts = [torch.tensor(cut, dtype=torch.int32, device="cuda") for cut in cuts]
+    expected = packed_by_rows(*here, *cuts, window)
+    out, lse = varlen_attn(*there, *starts, 6, 5, window_size=window, enable_gqa=True, return_aux=AuxRequest(lse=True))
+    expected.sin().sum().backward()
+    out.float().sin().sum().backward()
+    assert lse.shape == (4, cut_q[-1]) and lse.dtype == torch.float32
+    for ours, theirs in zip((out, *(x.grad for x in there)), (expected, *(x.grad for x in here)), strict=True):
+        torch.testing.assert_close(ours.detach().cpu().float(), theirs.detach(), rtol=0.05, atol=0.05)
+
+
+def test_packed_queries_attend_to_pages_of_keys() -> None:
+    torch.manual_seed(0)
+    q, pages = torch.randn(3, 2, 8).half(), torch.randn(5, 4, 2, 8).half()
+    table, used = torch.tensor([[3, 1], [0, 4]], dtype=torch.int32), torch.tensor([6, 3], dtype=torch.int32)
+    keys = torch.cat([pages[[3, 1]].flatten(0, 1)[:6], pages[[0, 4]].flatten(0, 1)[:3]]).float()
+    expected = packed_by_rows(q.float(), keys, keys, [0, 2, 3], [0, 6, 9], (-1, 0))
+    starts = torch.tensor([0, 2, 3], dtype=torch.int32).cuda()
+    out = torch.empty_like(q, device="cuda")
+    lengths = {"seqused_k": used.cuda(), "block_table": table.cuda(), "window_size": (-1, 0)}
+    result = varlen_attn(q.cuda(), pages.cuda(), pages.cuda(), starts, None, 2, 8, **lengths)
+    varlen_attn_out(out, q.cuda(), pages.cuda(), pages.cuda(), starts, None, 2, 8, **lengths)
+    assert torch.equal(result, out)
+    torch.testing.assert_close(out.cpu().float(), expected, rtol=2e-3, atol=2e-3)

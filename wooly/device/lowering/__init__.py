@@ -25,6 +25,7 @@ from wooly.device.lowering import (  # noqa: F401  # each registers its operatio
     norm,
     optim,
     order,
+    packed_attention,
     polynomials,
     quantise,
     ragged,
