@@ -308,3 +308,24 @@ def test_scaled_products_of_eight_bits(dtype: torch.dtype) -> None:
     check(torch._scaled_mm, a, b, *scales, out_dtype=dtype)
     if dtype != torch.float32:
         check(torch._scaled_mm, a, b, *scales, bias=torch.randn(48, dtype=dtype), out_dtype=dtype)
+        check(torch._scaled_mm, a, b, torch.rand(16, 1), torch.rand(1, 48), out_dtype=dtype)
+
+
+@pytest.mark.parametrize("recipe", [F.ScalingType.TensorWise, F.ScalingType.RowWise])
+def test_scaled_products_by_recipe(recipe: F.ScalingType) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(16, 32).to(torch.float8_e4m3fn), torch.randn(48, 32).to(torch.float8_e4m3fn).t()
+    by_rows = recipe == F.ScalingType.RowWise
+    scales = (torch.rand(16, 1), torch.rand(1, 48)) if by_rows else (torch.tensor(0.5), torch.tensor(3.0))
+
+    def product(a: torch.Tensor, b: torch.Tensor, by_a: torch.Tensor, by_b: torch.Tensor) -> torch.Tensor:
+        return F.scaled_mm(a, b, by_a, recipe, by_b, recipe)
+
+    check(product, a, b, *scales)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_products_with_weights_of_one_byte(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randint(-4, 4, (4, 32)).to(dtype), torch.randint(-128, 128, (16, 32), dtype=torch.int8)  # exact in any order
+    check(torch._weight_int8pack_mm, x, weight, torch.rand(16, dtype=dtype))

@@ -113,14 +113,47 @@ def scaled_mm(
     out_dtype: torch.dtype | None = None,
     use_fast_accum: bool = False,
 ) -> Tensor:
-    """In f32, with a scale for each whole operand; rounded once."""
-    whole = scale_a.numel() == scale_b.numel() == 1 and scale_a.dtype == scale_b.dtype == torch.float32
-    if not _are_matrices(a, b) or not whole or scale_result is not None or a.dtype not in _FLOAT8 or b.dtype not in _FLOAT8:
-        raise Unsupported("scales of parts, or of the result")
+    """In f32, with a scale for each whole operand, or for each row of the one and each column of the other; rounded once."""
+    if not _are_matrices(a, b) or scale_result is not None or a.dtype not in _FLOAT8 or b.dtype not in _FLOAT8:
+        raise Unsupported("what the CPU's kernel refuses, or a scale of the result")
+    by_rows = scale_a.shape == (a.size(0), 1) and scale_b.shape == (1, b.size(1)) and scale_a.is_contiguous() and scale_b.is_contiguous()
+    if not (by_rows or scale_a.numel() == scale_b.numel() == 1) or not scale_a.dtype == scale_b.dtype == torch.float32:
+        raise Unsupported("scales of blocks")
     if out_dtype not in (torch.float32, torch.float16, torch.bfloat16):
         raise Unsupported(f"a scaled product in {out_dtype}")
-    out = (a.float() * scale_a.reshape(())) @ (b.float() * scale_b.reshape(()))
+    scales = (scale_a, scale_b) if by_rows else (scale_a.reshape(()), scale_b.reshape(()))
+    out = (a.float() * scales[0]) @ (b.float() * scales[1])
     return (out if bias is None else out + bias).to(out_dtype)
+
+
+_WHOLE_OR_ROWS: Final = ([0], [1])
+"""Recipes of ``torch.nn.functional.scaled_mm`` that its predecessor takes too."""
+
+
+@composite("aten::_scaled_mm_v2")
+def scaled_mm_by_recipe(
+    a: Tensor,
+    b: Tensor,
+    scale_a: list[Tensor],
+    recipe_a: list[int],
+    swizzle_a: list[int],
+    scale_b: list[Tensor],
+    recipe_b: list[int],
+    *rest: Any,
+) -> Tensor:
+    swizzle_b, bias, out_dtype, contraction_dim, _ = rest
+    if recipe_a != recipe_b or recipe_a not in _WHOLE_OR_ROWS or any((*swizzle_a, *swizzle_b, *contraction_dim)):
+        raise Unsupported("scales of blocks")
+    return scaled_mm(a, b, scale_a[0], scale_b[0], bias, None, out_dtype)
+
+
+@composite("aten::_weight_int8pack_mm")
+def int8_weights_mm(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    """Weights [columns, k] of one byte, with a scale for each column of the product; in f32, rounded once."""
+    fits = _are_matrices(x, weight.t()) and weight.dtype == torch.int8 and weight.is_contiguous() and scales.shape == weight.shape[:1]
+    if not fits or x.dtype not in (torch.float32, torch.float16, torch.bfloat16) or scales.dtype != x.dtype:
+        raise Unsupported("what the CPU's kernel refuses")
+    return (x.float() @ weight.t().float() * scales.float()).to(x.dtype)
 
 
 # --- margins between labels
