@@ -414,3 +414,17 @@ def test_derivatives_within_a_graph_of_a_view(transform: Any) -> None:
 
     view = rows(3)[1:]
     assert torch.equal(compiled(derived)(view), derived(view))
+
+
+@pytest.mark.parametrize("backend", ["inductor", "cudagraphs", "wooly"])
+def test_a_backend_that_the_script_names_gives_outputs_and_gradients(backend: str) -> None:
+    x, weight = rows(3).requires_grad_(), torch.linspace(-1, 1, 8, device="cuda").view(4, 2)
+
+    def code(x: Tensor) -> Tensor:
+        return (x @ weight).relu().softmax(-1)
+
+    out = torch.compile(code, backend=backend)(x)
+    plain = code(x)
+    assert torch.equal(out, plain)
+    for mine, its in zip(torch.autograd.grad(out.sin().sum(), x), torch.autograd.grad(plain.sin().sum(), x), strict=True):
+        assert torch.equal(mine, its)

@@ -69,12 +69,12 @@ def _libraries() -> None:
 
 
 def _compile() -> None:
-    """Let torch.compile use our compiler where a script names none: Inductor, torch's own, generates code for a local GPU."""
+    """Let torch.compile use our compiler in place of torch's own, which generate code for a local GPU or record its launches."""
     original = torch.compile
 
     @wrapping(original)
     def compile(model: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
-        if kwargs.get("backend") in (None, "inductor", BACKEND):
+        if kwargs.get("backend") in (None, "inductor", "cudagraphs", BACKEND):
             kwargs["backend"] = compiled.backend
         _prepare_dynamo()
         return original(model, **kwargs)
