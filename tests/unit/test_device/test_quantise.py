@@ -78,3 +78,21 @@ def test_rounding_by_numbers_and_tensors() -> None:
     near(results("cuda"), results("cpu"))
     with pytest.raises(RuntimeError, match="`zero_point` must be between"):
         torch.fake_quantize_per_tensor_affine(x.cuda(), 0.1, 300, 0, 255)
+
+
+@pytest.mark.parametrize("inner_tiles", [2, 4, 8])
+def test_weights_of_four_bits(inner_tiles: int) -> None:
+    """In the order of CUDA's kernel, which files have; products as of the CPU's packed weights, which have an order of their own."""
+    torch.manual_seed(0)
+    aten: Any = torch.ops.aten
+    weight, group = torch.randint(0, 16, (32, 256), dtype=torch.int32), 64
+    bytes_of_two = (weight[:, ::2] << 4 | weight[:, 1::2]).to(torch.uint8)
+    packed = aten._convert_weight_to_int4pack(bytes_of_two.cuda(), inner_tiles)
+    assert packed.shape == (4, 256 // (16 * inner_tiles), 32, inner_tiles // 2) and packed.dtype == torch.int32
+    row, of_lane_5 = weight[8 + 5 // 4], [2, 10, 18, 26, 3, 11, 19, 27]
+    assert packed[1, 0, 5, 0].item() & 0xFFFFFFFF == sum(int(row[place]) << 4 * i for i, place in enumerate(of_lane_5))
+    x, scales = torch.randn(3, 256, dtype=torch.bfloat16), torch.rand(256 // group, 32, 2, dtype=torch.bfloat16)
+    out = aten._weight_int4pack_mm(x.cuda(), packed, group, scales.cuda())
+    there = aten._weight_int4pack_mm_for_cpu(x, aten._convert_weight_to_int4pack_for_cpu(weight, inner_tiles), group, scales)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.cpu(), there, rtol=0.02, atol=0.5)

@@ -1,10 +1,10 @@
 """Numbers as if they had few bits, which training for such numbers computes with: rounded to steps of a scale, and the scale from the range
-that was seen.
+that was seen. Weights of four bits.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -122,3 +122,43 @@ def observed(x: Tensor, *observer: Any) -> tuple[Tensor, Tensor]:
     else:
         out, inside = _rounded(x, scale.view(()), zero_point.view(()), o.quant_min, o.quant_max)
     return torch.where(quantises, out, x), inside | ~quantises
+
+
+# --- weights of four bits
+
+_COLUMNS, _DEPTH = 8, 16
+"""Columns of the product, and positions of the sum, that one tile of packed weights holds."""
+_FOUR_BITS: Final = 15
+
+
+def _places(device: torch.device) -> Tensor:
+    """Bits [pair of tiles, half of a tile, position of two] at which CUDA's kernel finds eight weights in 32 bits."""
+    return torch.tensor([[[0, 16], [4, 20]], [[8, 24], [12, 28]]], dtype=torch.int32, device=device)
+
+
+@composite("aten::_convert_weight_to_int4pack")
+def packed_weights(weight: Tensor, inner_tiles: int) -> Tensor:
+    """Weights [columns, k / 2], the first of two in a byte's upper half, in the order of CUDA's kernel.
+
+    Of each pair of tiles, a lane of 32 has eight weights of one column: two neighbours in each half of each tile."""
+    columns, depth = weight.shape[0], weight.shape[-1] * 2
+    if weight.dtype != torch.uint8 or columns % _COLUMNS or inner_tiles not in (2, 4, 8) or depth % (inner_tiles * _DEPTH):
+        raise RuntimeError(f"weights of four bits: {columns} columns and {depth} positions in {weight.dtype} do not fill tiles")
+    numbers = torch.stack((weight >> 4, weight & _FOUR_BITS), -1).int()
+    tiles = numbers.view(-1, _COLUMNS, depth // (inner_tiles * _DEPTH), inner_tiles // 2, 2, 2, 4, 2)
+    words = (tiles.permute(0, 2, 1, 6, 3, 4, 5, 7) << _places(weight.device)).sum((-3, -2, -1), dtype=torch.int32)
+    return words.flatten(2, 3)
+
+
+@composite("aten::_weight_int4pack_mm")
+def packed_weights_mm(x: Tensor, weight: Tensor, group: int, scale_and_zero: Tensor) -> Tensor:
+    """``x`` [rows, k] by packed weights, of which each ``group`` has a scale and what 8 stands for [k / group, columns, 2]."""
+    if x.dtype != torch.bfloat16 or scale_and_zero.dtype != torch.bfloat16 or x.dim() != 2 or group not in (32, 64, 128, 256):
+        raise RuntimeError("weights of four bits: rows and scales must be bfloat16, and groups of 32, 64, 128 or 256")
+    lanes = weight.view(*weight.shape[:2], _COLUMNS, 4, -1)
+    numbers = lanes[..., None, None, None] >> _places(x.device) & _FOUR_BITS
+    columns = weight.shape[0] * _COLUMNS
+    groups = numbers.permute(0, 2, 1, 4, 5, 6, 3, 7).reshape(columns, -1, group) - 8
+    scale, zero = scale_and_zero.float().unbind(-1)
+    dense = groups * scale.t().unsqueeze(-1) + zero.t().unsqueeze(-1)
+    return x @ dense.to(x.dtype).flatten(1).t()
