@@ -158,6 +158,17 @@ def test_pointers_declared_as_such() -> None:
     assert entry.arguments[1].param == -1  # unused
 
 
+def test_a_pointer_that_is_only_kept_in_a_table_is_a_buffer() -> None:
+    text = """.visible .entry k(.param .u64 o, .param .u64 x, .param .u64 y, .param .u64 n) { .reg .b32 %r<3>; .reg .b64 %rd<9>;
+        .local .align 8 .b8 table[16]; mov.u64 %rd5, table; ld.param.u64 %rd1, [o]; cvta.to.global.u64 %rd1, %rd1;
+        ld.param.u64 %rd2, [x]; ld.param.u64 %rd3, [y]; ld.param.u64 %rd4, [n]; st.local.u64 [%rd5], %rd2; st.local.u64 [%rd5+8], %rd3;
+        mov.u32 %r1, %tid.x; mul.wide.u32 %rd6, %r1, 8; add.s64 %rd7, %rd5, %rd6; ld.local.u64 %rd7, [%rd7]; ld.u32 %r2, [%rd7];
+        add.s64 %rd8, %rd1, %rd6; st.global.u32 [%rd8], %r2; st.global.u32 [%rd8+4], %rd4; ret; }"""
+    assert [a.kind for a in module_of(text).entries[0].arguments] == [ArgKind.BUFFER] * 3 + [ArgKind.SCALAR]
+    (out, *_), trap = run(kernel_of(text), [np.zeros(4, np.uint32), np.array([5], np.uint32), np.array([7], np.uint32), 3], block=2)
+    assert (list(out), trap) == ([5, 3, 7, 3], None)
+
+
 def test_shared_arrays_stay_apart_until_an_address_could_be_of_either() -> None:
     head = ".visible .entry k(.param .u32 n) { .shared .align 4 .b8 s[8]; .shared .align 4 .b8 t[8]; .reg .b32 %r<5>; .reg .pred p;"
     apart = head + "mov.u32 %r1, s; st.shared.u32 [%r1], 1; st.shared.u32 [t+4], 2; ret; }"

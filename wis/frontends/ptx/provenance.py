@@ -111,21 +111,26 @@ class _Analysis:
 
     def _certain(self) -> set[int]:
         params = self.scene.kernel.params
+        held = self._held()
         found = {number for number, param in enumerate(params) if param.pointer}
+        for node in self.codes[0].nodes():
+            if node.name in ("to_generic", "from_generic") and node.ins[0] in held:
+                found.add(held[node.ins[0]])
+        return {number for number in found if params[number].nbytes < 0}
+
+    def _held(self) -> dict[int, int]:
+        """By register of the kernel, the argument of 64 bits that it holds."""
         held: dict[int, int] = {}
         for node in self.codes[0].nodes():
             if node.name == "argument" and self.codes[0].types[node.outs[0]] is _I64:
                 held[node.outs[0]] = node.attrs[0]
             elif node.name == "mov" and node.ins[0] in held:
                 held[node.outs[0]] = held[node.ins[0]]
-        for node in self.codes[0].nodes():
-            if node.name in ("to_generic", "from_generic") and node.ins[0] in held:
-                found.add(held[node.ins[0]])
-        return {number for number in found if params[number].nbytes < 0}
+        return held
 
     def _led_to_accesses(self) -> set[int]:
         """Arguments that choices or memory stand between and an access: those that an address is copied, chosen or moved from, and, where
-        addresses are loaded out of memory, those that are stored whole."""
+        addresses are loaded out of local or shared memory, those that are stored there whole."""
         makers = [_makers(code) for code in self.codes]
         callers: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for k, number, ins, outs in self._calls():
@@ -142,7 +147,7 @@ class _Analysis:
         ]
         found: set[int] = set()
         seen: set[tuple[int, int]] = set()
-        loaded = False
+        loaded: set[int] = set()
         while todo:
             at = todo.pop()
             if at in seen:
@@ -150,12 +155,13 @@ class _Analysis:
             seen.add(at)
             todo += callers.get(at, ())
             for node in makers[at[0]].get(at[1], ()):
-                loaded |= node.name == "load"
+                if node.name == "load":
+                    loaded.add(node.attrs[0])
                 if node.name == "argument":
                     found.add(node.attrs[0])
                 else:
                     todo += [(at[0], register) for register in self._carriers(at[0], node, makers[at[0]])]
-        return found | self._stored_whole(makers[0]) if loaded else found
+        return found | self._stored_whole(loaded)
 
     def _carriers(self, k: int, node: Node, makers: dict[int, list[Node]]) -> list[int]:
         """The operands that an address comes from."""
@@ -192,9 +198,11 @@ class _Analysis:
             node.name == "or" and any(0 <= value < _ROUNDED_MAX for value in constants)
         )
 
-    def _stored_whole(self, makers: dict[int, list[Node]]) -> set[int]:
-        values = [register for node in self.codes[0].nodes() if node.name == "store" for register in node.ins[1:]]
-        return {node.attrs[0] for register in values for node in makers.get(register, ()) if node.name == "argument"}
+    def _stored_whole(self, loaded: set[int]) -> set[int]:
+        """The arguments stored whole in local or shared memory that addresses are loaded from. What is stored elsewhere may be a result."""
+        held, spaces = self._held(), loaded & {int(Space.LOCAL), int(Space.SHARED)}
+        stores = [node for node in self.codes[0].nodes() if node.name == "store" and node.attrs[0] in spaces]
+        return {held[register] for node in stores for register in node.ins[1:] if register in held}
 
     # -- the fixed point -------------------------------------------------------------------------------------------------------------
 
