@@ -42,6 +42,7 @@ REFUSED = [
     ("mov.u32 a, %clock;", "%clock is not portable", "events"),
     ("mov.u64 x, %globaltimer;", "not portable", "events"),
     ("mov.u32 a, %smid;", "not portable", "ctaid"),
+    ("mov.u32 a, %reserved_smem_offset_1;", "not portable", "32 threads"),
     ("mov.u32 a, %envreg1;", "not portable", "launches"),
     ("mov.u32 a, %nosuch;", "neither declared nor a special register", ""),
     ("mapa.shared::cluster.u32 a, b, c;", "not portable", "clusters"),

@@ -79,6 +79,7 @@ _REFUSED_SPECIALS: Final = {
     "%nsmid": "the number of multiprocessors is not portable: pass a number as an argument",
     "%envreg": "grid-wide synchronisation is not portable: split the kernel into launches",
     "%pm": "performance counters are not portable",
+    "%reserved_smem": "memory that the driver keeps for tiles of several warps: use tiles of at most 32 threads, or the whole block",
 }
 
 
