@@ -99,24 +99,11 @@ def _forward(*call: Any, dropout_p: float, scale: float | None, **options: Any) 
 
 
 @composite("aten::_flash_attention_forward")
-def flash_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    cum_seq_q: Tensor,
-    cum_seq_k: Tensor | None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    return_debug_mask: bool,
-    **options: Any,
-) -> tuple[Tensor, ...]:
+def flash_attention(query: Tensor, *call: Any, **options: Any) -> tuple[Tensor, ...]:
+    *operands, dropout_p, is_causal, return_debug_mask = call
     if query.dim() != _PACKED or return_debug_mask:
         raise Unsupported("sequences of one length, or a mask to debug with")
-    out, lse = _forward(
-        query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p=dropout_p, is_causal=is_causal, **{"scale": None} | options
-    )
+    out, lse = _forward(query, *operands, dropout_p=dropout_p, is_causal=is_causal, **{"scale": None} | options)
     seed, offset = (torch.zeros(shape, dtype=torch.uint64, device=out.device) for shape in ((2,), ()))
     return out, lse, seed, offset, out.new_empty(0)
 
@@ -137,20 +124,20 @@ def flash_attention_backward(
     value: Tensor,
     out: Tensor,
     logsumexp: Tensor,
-    cum_seq_q: Tensor,
     *rest: Any,
     scale: float | None = None,
     **window: Any,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    cum_seq_k, max_q, max_k, dropout_p, is_causal, *state = rest
+    *sequences, dropout_p, is_causal, seed, offset = rest
     if dropout_p or query.dim() != _PACKED:
         raise Unsupported("dropout, or sequences of one length")
-    c = _Call(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, is_causal=is_causal, **window)
+    c = _Call(query, key, value, *sequences, is_causal=is_causal, **window)
     behind = c.queries.positions >= c.queries.lengths[:, None]
     dy = c.queries.padded(grad_out).masked_fill(behind[:, None, :, None], 0)
     y, lse = c.queries.padded(out), c.queries.padded(logsumexp.t())
+    operands, wanted, state = (c.q, c.k, c.v, c.bias), [True, True, True, False], (*sequences, 0.0, False, seed, offset)
     dq, dk, dv, _ = torch.ops.aten._scaled_dot_product_fused_attention_overrideable_backward(
-        dy, c.q, c.k, c.v, c.bias, [True, True, True, False], y, lse, cum_seq_q, cum_seq_k, max_q, max_k, 0.0, False, *state, scale=scale
+        dy, *operands, wanted, y, lse, *state, scale=scale
     )
     dk, dv = (x.unflatten(1, (-1, c.groups)).sum(2) for x in (dk, dv))
     return c.queries.packed(dq), c.keys.packed(dk), c.keys.packed(dv)
