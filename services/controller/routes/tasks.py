@@ -226,7 +226,7 @@ async def timeline(request: Ask, task: TaskId) -> Json:
     return timeline_answer(parts_of(request).projection.view, document)
 
 
-@get("/api/v1/placements", summary="List the last placement decision of every task, newest task first", action="task.read", responses=problems())
+@get("/api/v1/placements", summary="List the last placement decision of tasks, newest task first", action="task.read", responses=problems())
 async def placements(request: Ask, limit: Limit = 100, offset: Offset = 0) -> Json:
     parts, caller = parts_of(request), caller_of(request)
     view = await parts.fresh_view()
