@@ -88,22 +88,16 @@ class _Call:
         return bias[:, None].expand(*self.q.shape[:3], self.k.size(2))
 
 
-def _forward(*call: Any, dropout_p: float, scale: float | None, **options: Any) -> tuple[Tensor, Tensor]:
-    """(output [rows, heads, size], logsumexp [heads, rows])."""
-    if dropout_p:
-        raise Unsupported("dropout")
-    c = _Call(*call, **options)
+@composite("aten::_flash_attention_forward")
+def flash_attention(query: Tensor, *call: Any, scale: float | None = None, **options: Any) -> tuple[Tensor, ...]:
+    """(output [rows, heads, size], logsumexp [heads, rows], seed, offset, an empty mask)."""
+    *operands, dropout_p, is_causal, return_debug_mask = call
+    if query.dim() != _PACKED or dropout_p or return_debug_mask:
+        raise Unsupported("sequences of one length, dropout, or a mask to debug with")
+    c = _Call(query, *operands, is_causal=is_causal, **options)
     out, lse = torch.ops.aten._scaled_dot_product_fused_attention_overrideable(c.q, c.k, c.v, c.bias, scale=scale)[:2]
     lse = lse.masked_fill(lse == -_INF, _INF)  # the sum of nothing, by which a backward divides
-    return c.queries.packed(out), c.queries.packed(lse).t().contiguous()
-
-
-@composite("aten::_flash_attention_forward")
-def flash_attention(query: Tensor, *call: Any, **options: Any) -> tuple[Tensor, ...]:
-    *operands, dropout_p, is_causal, return_debug_mask = call
-    if query.dim() != _PACKED or return_debug_mask:
-        raise Unsupported("sequences of one length, or a mask to debug with")
-    out, lse = _forward(query, *operands, dropout_p=dropout_p, is_causal=is_causal, **{"scale": None} | options)
+    out, lse = c.queries.packed(out), c.queries.packed(lse).t().contiguous()
     seed, offset = (torch.zeros(shape, dtype=torch.uint64, device=out.device) for shape in ((2,), ()))
     return out, lse, seed, offset, out.new_empty(0)
 
