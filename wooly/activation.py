@@ -58,6 +58,7 @@ def activate(config: Config, connect: Callable[[int], Link] | None = None) -> No
     atexit.register(_do_nothing, _AtLast())
     patch(RECORDERS, config.device_count)
     when_imported("triton.backends", partial(_run_triton_here, config.triton_math))
+    when_imported("torch.utils.cpp_extension", _build_extensions)
     if not config.debug:
         cut_tracebacks()
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
@@ -93,6 +94,12 @@ def _run_triton_here(math: str, backends: Any) -> None:
     from wooly.kernels.triton import replace_nvidia  # only for scripts that import Triton
 
     replace_nvidia(backends, Math[math.upper()])
+
+
+def _build_extensions(module: Any) -> None:
+    from wooly.kernels.extension import patch  # only for scripts that build extensions
+
+    patch(module)
 
 
 def _checking(config: Config) -> list[Callable[[Any], Any]]:

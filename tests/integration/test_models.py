@@ -26,7 +26,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 COMPARED = "mlp cnn llama amp masks raw_kernels".split()
 MORE = "gpt2 rnn lora t5 vision attention indexing loader saving".split()
 COMPUTED_IN = {"amp": torch.bfloat16}
-DEVICE_ONLY = ["cuda_calls", "graphs", "mistakes", "odd_values", "asserts"]
+DEVICE_ONLY = ["cuda_calls", "cuda_extension", "graphs", "mistakes", "odd_values", "asserts"]
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ All other views are composites over these six (and over in-place views such as `
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import threading
@@ -28,6 +29,7 @@ from wooly.device.backend import (
     INDEX_SHIFT,
     all_op_names,
     has_kernel,
+    index_of_handle,
     make_bare,
     make_empty,
     make_storage,
@@ -38,7 +40,7 @@ from wooly.device.memory import MEMORY, MemoryCounter
 from wooly.device.schema import overload
 from wooly.errors import ForkError
 
-__all__ = ["FORK_MESSAGE", "HEAP", "HEAPS", "VIEWS", "Heap", "inplace_views", "view_kernel"]
+__all__ = ["FORK_MESSAGE", "HEAP", "HEAPS", "VIEWS", "Heap", "buffer_at", "inplace_views", "view_kernel"]
 
 FORK_MESSAGE: Final = (
     "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"
@@ -79,7 +81,7 @@ class Heap:
     append.
     """
 
-    __slots__ = ("Buf", "_connect", "_device", "_large_next", "_lock", "_small", "_used", "freed", "index", "memory")
+    __slots__ = ("Buf", "_connect", "_device", "_large_next", "_lock", "_sizes", "_small", "_used", "freed", "index", "memory")
 
     def __init__(self, index: int, memory: MemoryCounter) -> None:
         self.index = index
@@ -92,6 +94,7 @@ class Heap:
         self._lock = threading.Lock()
         self._connect: Callable[[], Any] = _connect_nothing
         self._used = False
+        self._sizes: dict[int, int] | None = None
 
     def on_first_use(self, connect: Callable[[], Any]) -> None:
         """``connect()`` is called once, before the first buffer of the device is made."""
@@ -129,6 +132,36 @@ class Heap:
         storage._wooly_buf = self.Buf(handle, nbytes)
         return tensor, handle
 
+    def _traced(self) -> dict[int, int]:
+        """Sizes of the live buffers by handle. They are noted from the first call on: it costs a script that never asks nothing."""
+        if self._sizes is None:
+            sizes = self._sizes = {}
+            memory, freed = self.memory, self.freed.append
+
+            def __init__(self: Buf, handle: int, nbytes: int) -> None:
+                self.handle, self.nbytes = handle, nbytes
+                sizes[handle] = nbytes
+
+            def __del__(self: Buf) -> None:
+                memory.allocated -= self.nbytes
+                sizes.pop(self.handle, None)
+                freed(self.handle)
+
+            self.Buf.__init__, self.Buf.__del__ = __init__, __del__  # type: ignore[method-assign, attr-defined]  # of a class made for it
+            gc.collect()
+            sizes.update((buf.handle, buf.nbytes) for buf in gc.get_objects() if type(buf) is self.Buf)
+        return self._sizes
+
+    def buffer_at(self, address: int) -> tuple[int, int, int] | None:
+        """Handle, distance from its start and size, in bytes, of the live buffer that ``address`` is in or at the end of."""
+        sizes, unit = self._traced(), address >> HANDLE_SHIFT
+        if unit in sizes:
+            return unit, address - (unit << HANDLE_SHIFT), sizes[unit]
+        for handle, nbytes in tuple(sizes.items()):
+            if 0 <= address - (handle << HANDLE_SHIFT) <= nbytes:
+                return handle, address - (handle << HANDLE_SHIFT), nbytes
+        return None
+
     def after_fork(self) -> None:
         """A forked child must not use the parent's session: every new buffer is refused."""
         if self._used:
@@ -143,6 +176,13 @@ HEAP: Final = Heap(0, MEMORY)
 """That of the process's first device."""
 HEAPS: Final = {0: HEAP}
 """Of the devices that the process uses, by number."""
+
+
+def buffer_at(address: int) -> tuple[int, int, int] | None:
+    """Handle, distance from its start and size, in bytes, of the live buffer of any device that ``address`` is in; None for any other
+    address. Code that cannot hold tensors has addresses only."""
+    heap = HEAPS.get(index_of_handle(address >> HANDLE_SHIFT))
+    return None if heap is None else heap.buffer_at(address)
 
 
 def _after_fork() -> None:

@@ -19,10 +19,11 @@ from typing import Final
 from wooly.errors import CompileError, ToolchainMissing
 from wooly.remedies import install_extra
 
-__all__ = ["Ptx", "compile_to_ptx", "nvrtc_version", "SYMBOLIC"]
+__all__ = ["Ptx", "compile_to_ptx", "nvrtc_version", "INCLUDE", "SYMBOLIC"]
 
 DEFAULT_ARCH: Final = "compute_90"
-_INCLUDE: Final = Path(__file__).parent / "include"
+INCLUDE: Final = Path(__file__).parent / "include"
+"""Headers of ours for device code."""
 _PRELUDE: Final = "wooly_prelude.h"
 _MISSING: Final = f"the CUDA compiler, which needs no GPU, is not installed; {install_extra('kernels')}"
 
@@ -108,7 +109,7 @@ def _is_arch(option: str) -> bool:
 
 
 def _flags() -> list[str]:
-    flags = ["-default-device", "-lineinfo", "--relocatable-device-code=true", f"--pre-include={_PRELUDE}", f"-I{_INCLUDE}"]
+    flags = ["-default-device", "-lineinfo", "--relocatable-device-code=true", f"--pre-include={_PRELUDE}", f"-I{INCLUDE}"]
     return [*flags, *(f"-I{folder}" for folder in _cuda_headers())]
 
 

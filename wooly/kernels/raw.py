@@ -92,6 +92,8 @@ def _region(who: str, value: Any) -> Region:
         if not is_ours(value):
             raise KernelArgumentError(f"{who} is a tensor on {value.device}; a pointer takes one on cuda: move it there with .cuda()")
         return region_of(value)
+    if isinstance(value, Region):
+        return value
     if isinstance(value, DevicePointer):
         storage = value.storage
         return _from(who, storage, value.address - storage.data_ptr()) if storage is not None else NULL
@@ -253,16 +255,24 @@ Sizes = int | Sequence[int]
 
 
 class Variables:
-    """A loaded module's ``__device__`` and ``__constant__`` variables: buffers that live as long as it does."""
+    """A loaded module's ``__device__`` and ``__constant__`` variables: buffers that live as long as it does. ``shared``: those of all
+    modules of one source, by name or name expression."""
 
-    def __init__(self, built: Built) -> None:
+    def __init__(self, built: Built, shared: dict[str, torch.Tensor] | None = None) -> None:
         self._built = built
+        self._shared = {} if shared is None else shared
         self._tensors: list[torch.Tensor] | None = None
 
     def tensors(self) -> list[torch.Tensor]:
         """One u8 tensor on the device for each, made at the first call."""
         if self._tensors is None:
-            self._tensors = [_uploaded(v.data, v.nbytes) for v in self._built.module.variables]
+            called = {lowered: expression for expression, lowered in self._built.names.items()}
+            self._tensors = []
+            for v in self._built.module.variables:
+                name = called.get(v.name, v.name)
+                if name not in self._shared:
+                    self._shared[name] = _uploaded(v.data, v.nbytes)
+                self._tensors.append(self._shared[name])
         return self._tensors
 
     def regions(self) -> list[Region]:

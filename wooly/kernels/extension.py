@@ -1,0 +1,298 @@
+"""C++ extensions with CUDA sources, built by ``torch.utils.cpp_extension.load`` and ``load_inline``: the host's part of each source is
+compiled by the C++ compiler of this machine and runs here; its launches and copies come to the functions of this module, which record them
+among the torch operations around them. Device code is compiled by NVRTC when a kernel is first launched.
+
+What the host's part finds of CUDA's runtime is in ``wooly_extension.h``, which calls the functions here by name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import inspect
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from wis.dtypes import DType
+from wis.kernel.module import ArgKind, Argument
+from wooly.device.backend import index_of_handle
+from wooly.device.recorder import RECORDERS
+from wooly.device.tensors import HEAPS, buffer_at
+from wooly.errors import CompileError, KernelArgumentError
+from wooly.kernels.build import Built, build_cuda
+from wooly.kernels.nvrtc import INCLUDE
+from wooly.kernels.raw import NULL, Function, RawModule, Region, Variables
+from wooly.kernels.splitting import inline_headers, split
+
+__all__ = [
+    "allocate", "copy", "copy_to_variable", "current_device", "fill", "free", "launch", "multiprocessors", "patch", "set_device", "synchronize",
+]  # fmt: skip
+
+_HOST_HEADER: Final = Path(__file__).with_name("wooly_extension.h")
+_OF_CUDA: Final = (
+    "ATen/cuda/CUDAContext.h", "ATen/cuda/Exceptions.h", "ATen/cuda/CUDAEvent.h", "ATen/cuda/CUDAUtils.h", "ATen/cuda/Atomic.cuh",
+    "ATen/cuda/DeviceUtils.cuh", "ATen/cuda/CUDAGuard.h", "ATen/cuda/CUDAApplyUtils.cuh", "ATen/cuda/CUDAContextLight.h",
+    "ATen/cuda/detail/KernelUtils.h", "ATen/cuda/detail/IndexUtils.cuh", "ATen/AccumulateType.h", "c10/cuda/CUDAException.h",
+    "c10/cuda/CUDAGuard.h", "c10/cuda/CUDAStream.h", "c10/cuda/CUDAFunctions.h", "c10/cuda/CUDAMathCompat.h", "c10/cuda/CUDACachingAllocator.h",
+    "THC/THC.h", "THC/THCAtomics.cuh", "THC/THCDeviceUtils.cuh", "cub/cub.cuh", "cub/block/block_reduce.cuh", "cuda.h", "cuda_bf16.h",
+    "cuda_fp16.h", "cuda_fp16.hpp", "cuda_fp8.h", "cuda_runtime.h", "cuda_runtime_api.h", "cooperative_groups.h",
+    "cooperative_groups/reduce.h", "cuda/pipeline", "curand_kernel.h", "device_launch_parameters.h", "driver_types.h", "math_constants.h",
+    "mma.h", "vector_types.h",
+)  # fmt: skip
+"""Headers that are empty in the host's part, where ``wooly_extension.h`` has what is used of them."""
+
+_ON_DEVICE: Final = {
+    "wooly_torch.h": re.compile(r"\b(?:c10|at|torch)::|\b(?:Half|BFloat16|gpuAtomic\w+|CUDA_\w*KERNEL_LOOP\w*)\b"),
+    "cuda/std/limits": re.compile(r"\bnumeric_limits\b"),
+    "cuda/std/type_traits": re.compile(r"\bstd::(?:is_same|conditional|enable_if)"),
+}
+_STD: Final = {
+    "cuda/std/limits": "numeric_limits",
+    "cuda/std/type_traits": "is_same, is_same_v, conditional, conditional_t, enable_if, enable_if_t",
+}
+
+_BLOCK: Final = 256
+_MEMORY: Final = """
+extern "C" __global__ void fill(unsigned char *to, unsigned char value, long long n) {
+  long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (at < n) to[at] = value;
+}
+extern "C" __global__ void copy(unsigned char *to, const unsigned char *from, long long n) {
+  long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (at < n) to[at] = from[at];
+}
+"""
+_memory: Final = RawModule(_MEMORY)
+
+
+class _Source:
+    """The device's part of one source. Kernels are compiled when they are first launched; all see the same variables."""
+
+    def __init__(self, name: str, text: str, options: Sequence[str], names: Sequence[str]) -> None:
+        """``names``: expressions of the kernels that are no templates, and of the variables."""
+        self._name, self._text, self._options, self._names = name, text, tuple(options), tuple(names)
+        self._functions: dict[str, Function] = {}
+        self._variables: dict[str, torch.Tensor] = {}
+
+    def function(self, name: str) -> Function:
+        """A kernel, or the instance of a template. Raises CompileError, ToolchainMissing."""
+        if name not in self._functions:
+            built, variables = self._built(() if name in self._names else (name,))
+            self._functions[name] = Function(built, built.entry(name), variables)
+        return self._functions[name]
+
+    def _built(self, more: Sequence[str] = ()) -> tuple[Built, Variables]:
+        built = build_cuda(self._text, self._options, (*self._names, *more), file=self._name)
+        return built, Variables(built, self._variables)
+
+    def variable(self, name: str) -> torch.Tensor:
+        """The memory of a variable, named as the source names it where it is copied to. Raises CompileError."""
+        self._built()[1].tensors()
+        for expression, tensor in self._variables.items():
+            if f"::{expression.removeprefix('&')}".endswith(f"::{name}"):
+                return tensor
+        raise CompileError(f"{self._name} has no __constant__ or __device__ variable {name}")
+
+
+_sources: Final[dict[str, _Source]] = {}
+_allocated: Final[dict[int, torch.Tensor]] = {}
+
+
+# -- building
+
+
+def patch(module: Any) -> None:
+    """Let module ``torch.utils.cpp_extension``, which has just been imported, build CUDA sources for the device."""
+    original = module._jit_compile
+    signature = inspect.signature(original)
+
+    def jit_compile(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        values = given.arguments
+        sources = [values["sources"]] if isinstance(values["sources"], str) else list(values["sources"])
+        cuda = [path for path in sources if module._is_cuda_file(path)]
+        if not cuda and not values.get("with_cuda"):
+            return original(*args, **kwargs)
+        folder = Path(values["build_directory"])
+        flags = list(values.get("extra_cuda_cflags") or ())
+        includes = [str(path) for path in values.get("extra_include_paths") or ()]
+        values["sources"] = [_translated(Path(path), folder, flags, includes) if path in cuda else path for path in sources]
+        bindings = ["-DWOOLY_BINDINGS"] if values.get("is_python_module", True) else []
+        defined = [flag for flag in flags if flag.startswith(("-D", "-U"))]
+        values["extra_cflags"] = [*(values.get("extra_cflags") or ()), *defined, *bindings, f"-I{_stubs(folder)}", "-include", str(_HOST_HEADER)]
+        values["with_cuda"] = False
+        try:
+            return original(*given.args, **given.kwargs)
+        except RuntimeError as error:
+            raise CompileError(_said(values["name"], str(error))) from error
+
+    module._jit_compile = jit_compile
+
+
+def _said(name: str, text: str) -> str:
+    found = next((line.strip() for line in text.splitlines() if re.search(r"\berror:", line)), "")
+    return (
+        f"extension {name}: its host part does not compile for a remote device{': ' if found else ''}{found}. "
+        f"Launch its kernels by wooly.RawModule, which compiles CUDA C++ for the node"
+    )
+
+
+def _stubs(folder: Path) -> Path:
+    """A folder of empty headers. It lies in the folder of the build, whose commands name it."""
+    stubs = folder / "wooly_include"
+    for name in _OF_CUDA:
+        file = stubs / name
+        if not file.is_file():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("")
+    return stubs
+
+
+def _translated(path: Path, folder: Path, flags: Sequence[str], includes: Sequence[str]) -> str:
+    """The C++ source that replaces a CUDA source, of which the device's part is kept. Raises CompileError."""
+    target = folder / f"{path.stem}.wooly.cpp"
+    try:
+        source = inline_headers(path, [Path(include) for include in includes])
+    except OSError as error:
+        raise CompileError(f"{path}: {error.strerror}") from error
+    parts = split(source, lambda name: (INCLUDE / name).is_file())
+    heads = [header for header, used in _ON_DEVICE.items() if used.search(parts.device)]
+    begin = "".join(f"#include <{header}>\n" for header in heads)
+    names = [f"using cuda::std::{name};" for header in heads if header in _STD for name in _STD[header].split(", ")]
+    begin += f"namespace std {{ {' '.join(names)} }}\n" if names else ""
+    options = [*_options(flags), *(f"-I{include}" for include in includes)]
+    _sources[str(target)] = _Source(path.name, begin + parts.device, options, parts.names)
+    text = f'#define WOOLY_SOURCE "{target}"\n{parts.host}'
+    if not target.is_file() or target.read_text() != text:  # what is newer is compiled again
+        target.write_text(text)
+    return str(target)
+
+
+def _options(flags: Sequence[str]) -> list[str]:
+    """Of nvcc's options those that change what a kernel computes."""
+    kept = ("-D", "-U", "-I", "-std=", "--std=", "-use_fast_math", "--use_fast_math", "-fmad=", "--fmad=", "-ftz=", "--ftz=")
+    return [flag for flag in flags if flag.startswith(kept)]
+
+
+# -- what the host's part calls
+
+
+def launch(
+    source: str, name: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, given: Sequence[tuple[bytes, int]]
+) -> None:
+    """Record a launch of kernel ``name``. ``given``: the bytes of each argument, and whether it is a pointer.
+
+    Raises CompileError, KernelArgumentError, KernelLaunchError."""
+    found = _sources.get(source)
+    if found is None:
+        raise CompileError(f"{source} was built by another process: build the extension by torch.utils.cpp_extension in this one")
+    function = found.function(name)
+    wanted = [argument for argument in function.entry.arguments if argument.kind != ArgKind.VARIABLE]
+    if len(wanted) != len(given):
+        raise KernelArgumentError(f"{name} takes {len(wanted)} arguments, {len(given)} were given")
+    args = [_argument(name, place, argument, raw) for place, (argument, (raw, _)) in enumerate(zip(wanted, given, strict=True))]
+    function(grid, block, args, shared_mem=shared_bytes)
+
+
+def _argument(name: str, place: int, argument: Argument, raw: bytes) -> Any:
+    if argument.kind == ArgKind.STRUCT:
+        return raw
+    if argument.kind == ArgKind.BUFFER:
+        address = int.from_bytes(raw, "little")
+        region = _region(address)
+        if region is None:
+            raise KernelArgumentError(f"{name}: argument {place} points to {address:#x}, which is no memory of the device")
+        return region
+    dtype = DType(argument.dtype)
+    if len(raw) != dtype.itemsize:
+        raise KernelArgumentError(f"{name}: argument {place} has {len(raw)} bytes, the kernel takes {dtype.text}")
+    if dtype is DType.BOOL or dtype.is_integer:
+        return int.from_bytes(raw, "little")
+    return torch.frombuffer(bytearray(raw), dtype=torch.float32 if dtype is DType.F32 else torch.float64).item()
+
+
+def _region(address: int) -> Region | None:
+    if not address:
+        return NULL
+    found = buffer_at(address)
+    return None if found is None else Region(found[0], found[1], found[2] - found[1], None)
+
+
+def allocate(nbytes: int) -> int:
+    """The address of new memory on the current device, in bytes. Raises QuotaExceeded."""
+    tensor = torch.empty(max(nbytes, 1), dtype=torch.uint8, device="cuda")
+    address = int(tensor.untyped_storage().data_ptr())
+    _allocated[address] = tensor
+    return address
+
+
+def free(address: int) -> None:
+    """Give back memory from ``allocate``; nothing for a null pointer. Raises KernelArgumentError for any other address."""
+    if address and _allocated.pop(address, None) is None:
+        raise KernelArgumentError(f"cudaFree: {address:#x} is no address from cudaMalloc")
+
+
+def fill(address: int, value: int, nbytes: int) -> None:
+    """Set bytes of the device. Raises KernelArgumentError."""
+    if nbytes:
+        _memory.get_function("fill")((-(-nbytes // _BLOCK),), (_BLOCK,), (_checked("cudaMemset", address, nbytes), value, nbytes))
+
+
+def copy(to: int, source: int, nbytes: int) -> None:
+    """Copy between two addresses, each of the device or of this machine; waits where bytes come to this machine. Raises
+    KernelArgumentError."""
+    if not nbytes:
+        return
+    target, origin = _region(to), _region(source)
+    if target is None and origin is None:
+        ctypes.memmove(to, source, nbytes)
+    elif target is None:
+        found = _checked("cudaMemcpy", source, nbytes)
+        (data,) = RECORDERS[index_of_handle(found.handle)].fetch([(found.handle, found.offset, nbytes)])
+        ctypes.memmove(to, bytes(data), nbytes)
+    else:
+        target = _checked("cudaMemcpy", to, nbytes)
+        beside: Any = _checked("cudaMemcpy", source, nbytes) if origin is not None else _uploaded(source, nbytes, index_of_handle(target.handle))
+        _memory.get_function("copy")((-(-nbytes // _BLOCK),), (_BLOCK,), (target, beside, nbytes))
+
+
+def _uploaded(address: int, nbytes: int, index: int) -> torch.Tensor:
+    return torch.frombuffer(bytearray(ctypes.string_at(address, nbytes)), dtype=torch.uint8).to(f"cuda:{index}")
+
+
+def _checked(call: str, address: int, nbytes: int) -> Region:
+    region = _region(address)
+    if region is None or region.nbytes < nbytes:
+        raise KernelArgumentError(f"{call}: {nbytes} bytes from {address:#x} are no memory of the device")
+    return region
+
+
+def copy_to_variable(source: str, name: str, address: int, nbytes: int, offset: int) -> None:
+    """Copy from this machine to a ``__constant__`` or ``__device__`` variable. Raises CompileError, KernelArgumentError."""
+    variable = _sources[source].variable(name)
+    if offset + nbytes > variable.numel():
+        raise KernelArgumentError(f"cudaMemcpyToSymbol: {name} has {variable.numel()} bytes, {offset + nbytes} are written")
+    variable[offset : offset + nbytes].copy_(_uploaded(address, nbytes, variable.device.index))
+
+
+def synchronize() -> None:
+    """Wait for the current device. Raises what went wrong there."""
+    torch.cuda.synchronize()
+
+
+def current_device() -> int:
+    """Its number."""
+    return torch.cuda.current_device()
+
+
+def set_device(index: int) -> None:
+    """Make another device the current one."""
+    torch.cuda.set_device(index)
+
+
+def multiprocessors() -> int:
+    """Of the current device."""
+    return torch.cuda.get_device_properties().multi_processor_count

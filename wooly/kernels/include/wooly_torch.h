@@ -1,0 +1,108 @@
+/* What device code of an extension uses of torch's headers: half types that compute in float, and packed accessors. */
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#define CUDA_KERNEL_LOOP_TYPE(i, n, Index)                                                       \
+  for (Index i = (Index)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (Index)blockDim.x * gridDim.x)
+#define CUDA_KERNEL_LOOP(i, n) CUDA_KERNEL_LOOP_TYPE(i, n, int)
+#define CUDA_1D_KERNEL_LOOP(i, n) CUDA_KERNEL_LOOP_TYPE(i, n, int)
+
+namespace c10 {
+
+#define WOOLY_NARROW(NAME, HELD, FROM, TO)                                                       \
+  struct NAME {                                                                                  \
+    HELD held;                                                                                   \
+    NAME() = default;                                                                            \
+    __device__ NAME(float x) : held(FROM(x)) {}                                                  \
+    __device__ NAME(HELD x) : held(x) {}                                                         \
+    __device__ operator float() const { return TO(held); }                                       \
+    __device__ operator HELD() const { return held; }                                            \
+  };                                                                                             \
+  WOOLY_OPERATOR(NAME, +) WOOLY_OPERATOR(NAME, -) WOOLY_OPERATOR(NAME, *) WOOLY_OPERATOR(NAME, /) \
+  __device__ inline NAME operator-(NAME a) { return NAME(-float(a)); }
+
+#define WOOLY_OPERATOR(NAME, OP)                                                                 \
+  __device__ inline NAME operator OP(NAME a, NAME b) { return NAME(float(a) OP float(b)); }      \
+  __device__ inline float operator OP(NAME a, float b) { return float(a) OP b; }                 \
+  __device__ inline float operator OP(float a, NAME b) { return a OP float(b); }                 \
+  __device__ inline double operator OP(NAME a, double b) { return float(a) OP b; }               \
+  __device__ inline double operator OP(double a, NAME b) { return a OP float(b); }               \
+  __device__ inline NAME operator OP(NAME a, int b) { return NAME(float(a) OP float(b)); }       \
+  __device__ inline NAME operator OP(int a, NAME b) { return NAME(float(a) OP float(b)); }       \
+  __device__ inline NAME operator OP(NAME a, long b) { return NAME(float(a) OP float(b)); }      \
+  __device__ inline NAME operator OP(long a, NAME b) { return NAME(float(a) OP float(b)); }      \
+  __device__ inline NAME &operator OP##=(NAME &a, NAME b) { return a = NAME(float(a) OP float(b)); }
+
+WOOLY_NARROW(Half, __half, __float2half_rn, __half2float)
+WOOLY_NARROW(BFloat16, __nv_bfloat16, __float2bfloat16_rn, __bfloat162float)
+#undef WOOLY_OPERATOR
+#undef WOOLY_NARROW
+
+}  // namespace c10
+
+namespace torch {
+
+template <typename T> struct DefaultPtrTraits { typedef T *PtrType; };
+template <typename T> struct RestrictPtrTraits { typedef T *__restrict__ PtrType; };
+
+template <typename T, int N, template <typename> class Traits, typename Index> struct TensorAccessor {
+  typename Traits<T>::PtrType data_;
+  const Index *sizes_, *strides_;
+  __device__ TensorAccessor<T, N - 1, Traits, Index> operator[](Index i) const { return {data_ + strides_[0] * i, sizes_ + 1, strides_ + 1}; }
+  __device__ Index size(Index i) const { return sizes_[i]; }
+  __device__ Index stride(Index i) const { return strides_[i]; }
+  __device__ typename Traits<T>::PtrType data() const { return data_; }
+};
+
+template <typename T, template <typename> class Traits, typename Index> struct TensorAccessor<T, 1, Traits, Index> {
+  typename Traits<T>::PtrType data_;
+  const Index *sizes_, *strides_;
+  __device__ T &operator[](Index i) const { return data_[strides_[0] * i]; }
+  __device__ Index size(Index i) const { return sizes_[i]; }
+  __device__ Index stride(Index i) const { return strides_[i]; }
+  __device__ typename Traits<T>::PtrType data() const { return data_; }
+};
+
+template <typename T, size_t N, template <typename> class Traits = DefaultPtrTraits, typename Index = long> struct PackedTensorAccessor {
+  typedef typename Traits<T>::PtrType PtrType;
+  struct Dims { Index sizes[N], strides[N]; };
+  PtrType data_;
+  Dims dims;
+  __device__ PackedTensorAccessor(PtrType data, const Dims &dims) : data_(data), dims(dims) {}
+  __device__ decltype(auto) operator[](Index i) const { return TensorAccessor<T, N, Traits, Index>{data_, dims.sizes, dims.strides}[i]; }
+  __device__ Index size(Index i) const { return dims.sizes[i]; }
+  __device__ Index stride(Index i) const { return dims.strides[i]; }
+  __device__ PtrType data() const { return data_; }
+};
+
+template <typename T, size_t N, template <typename> class Traits = DefaultPtrTraits>
+using PackedTensorAccessor32 = PackedTensorAccessor<T, N, Traits, int>;
+template <typename T, size_t N, template <typename> class Traits = DefaultPtrTraits>
+using PackedTensorAccessor64 = PackedTensorAccessor<T, N, Traits, long>;
+
+}  // namespace torch
+
+namespace at {
+
+using c10::BFloat16;
+using c10::Half;
+using namespace torch;
+
+template <typename T> struct OpMathType { typedef T type; };
+template <> struct OpMathType<Half> { typedef float type; };
+template <> struct OpMathType<BFloat16> { typedef float type; };
+template <typename T> using opmath_type = typename OpMathType<T>::type;
+template <typename T, bool> using acc_type = typename OpMathType<T>::type;
+
+}  // namespace at
+
+namespace torch {
+using at::BFloat16;
+using at::Half;
+}  // namespace torch
+
+template <typename T> __device__ inline T gpuAtomicAdd(T *at, T by) { return atomicAdd(at, by); }
+__device__ inline at::Half gpuAtomicAdd(at::Half *at, at::Half by) { return atomicAdd((__half *)at, by.held); }
+__device__ inline at::BFloat16 gpuAtomicAdd(at::BFloat16 *at, at::BFloat16 by) { return atomicAdd((__nv_bfloat16 *)at, by.held); }
+template <typename T> __device__ inline void gpuAtomicAddNoReturn(T *at, T by) { gpuAtomicAdd(at, by); }
