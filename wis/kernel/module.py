@@ -34,7 +34,8 @@ class ArgKind(IntEnum):
 
 
 class Field(msgspec.Struct, frozen=True, array_like=True):
-    """A scalar inside of a struct argument: byte offset, wis.dtypes code, and the ScalarParam it becomes."""
+    """A number or a pointer inside of a struct argument: byte offset, wis.dtypes code (u64 for a pointer), and the ScalarParam or
+    BufferParam it becomes."""
 
     offset: int
     dtype: int
@@ -135,7 +136,10 @@ def _complaints(module: Module, entry: Entry, argument: Argument, given: list[in
                 yield f"{field.dtype} is not an element type"
             elif not 0 <= field.offset <= argument.nbytes - DType(field.dtype).itemsize:
                 yield f"a field at byte {field.offset} of {argument.nbytes}"
-            yield from _parameter(entry, field.param, ScalarParam, given)
+            pointer = 0 <= field.param < len(entry.kernel.params) and isinstance(entry.kernel.params[field.param], BufferParam)
+            if pointer and field.dtype != DType.U64:
+                yield f"a pointer of type {field.dtype}"
+            yield from _parameter(entry, field.param, BufferParam if pointer else ScalarParam, given)
         return
     if argument.kind == ArgKind.SCALAR and argument.dtype not in DType._value2member_map_:
         yield f"{argument.dtype} is not an element type"

@@ -20,15 +20,15 @@ from wis.dtypes import DType
 from wis.kernel.module import ArgKind, Argument
 from wooly.device.backend import index_of_handle
 from wooly.device.recorder import RECORDERS
-from wooly.device.tensors import HEAPS, buffer_at
 from wooly.errors import CompileError, KernelArgumentError
 from wooly.kernels.build import Built, build_cuda
 from wooly.kernels.nvrtc import INCLUDE
-from wooly.kernels.raw import NULL, Function, RawModule, Region, Variables
-from wooly.kernels.splitting import inline_headers, split
+from wooly.kernels.raw import Function, RawModule, Region, Variables, region_at
+from wooly.kernels.splitting import Split, inline_headers, split
 
 __all__ = [
-    "allocate", "copy", "copy_to_variable", "current_device", "fill", "free", "launch", "multiprocessors", "patch", "set_device", "synchronize",
+    "allocate", "copy", "copy_to_variable", "current_device", "fill", "free", "launch",
+    "launch_by_name", "multiprocessors", "patch", "set_device", "synchronize",
 ]  # fmt: skip
 
 _HOST_HEADER: Final = Path(__file__).with_name("wooly_extension.h")
@@ -36,7 +36,8 @@ _OF_CUDA: Final = (
     "ATen/cuda/CUDAContext.h", "ATen/cuda/Exceptions.h", "ATen/cuda/CUDAEvent.h", "ATen/cuda/CUDAUtils.h", "ATen/cuda/Atomic.cuh",
     "ATen/cuda/DeviceUtils.cuh", "ATen/cuda/CUDAGuard.h", "ATen/cuda/CUDAApplyUtils.cuh", "ATen/cuda/CUDAContextLight.h",
     "ATen/cuda/detail/KernelUtils.h", "ATen/cuda/detail/IndexUtils.cuh", "ATen/AccumulateType.h", "c10/cuda/CUDAException.h",
-    "c10/cuda/CUDAGuard.h", "c10/cuda/CUDAStream.h", "c10/cuda/CUDAFunctions.h", "c10/cuda/CUDAMathCompat.h", "c10/cuda/CUDACachingAllocator.h",
+    "c10/cuda/CUDAGuard.h", "c10/cuda/CUDAStream.h", "c10/cuda/CUDAFunctions.h", "c10/cuda/CUDAMathCompat.h",
+    "c10/cuda/CUDACachingAllocator.h",
     "THC/THC.h", "THC/THCAtomics.cuh", "THC/THCDeviceUtils.cuh", "cub/cub.cuh", "cub/block/block_reduce.cuh", "cuda.h", "cuda_bf16.h",
     "cuda_fp16.h", "cuda_fp16.hpp", "cuda_fp8.h", "cuda_runtime.h", "cuda_runtime_api.h", "cooperative_groups.h",
     "cooperative_groups/reduce.h", "cuda/pipeline", "curand_kernel.h", "device_launch_parameters.h", "driver_types.h", "math_constants.h",
@@ -54,6 +55,8 @@ _STD: Final = {
     "cuda/std/type_traits": "is_same, is_same_v, conditional, conditional_t, enable_if, enable_if_t",
 }
 
+_NAME: Final = re.compile(r"^void\s+|\((?:[^()]|\([^()]*\))*\)$")
+"""What surrounds the name in a kernel's declaration."""
 _BLOCK: Final = 256
 _MEMORY: Final = """
 extern "C" __global__ void fill(unsigned char *to, unsigned char value, long long n) {
@@ -71,9 +74,10 @@ _memory: Final = RawModule(_MEMORY)
 class _Source:
     """The device's part of one source. Kernels are compiled when they are first launched; all see the same variables."""
 
-    def __init__(self, name: str, text: str, options: Sequence[str], names: Sequence[str]) -> None:
-        """``names``: expressions of the kernels that are no templates, and of the variables."""
-        self._name, self._text, self._options, self._names = name, text, tuple(options), tuple(names)
+    def __init__(self, name: str, device: str, options: Sequence[str], parts: Split) -> None:
+        """``device``: what the CUDA compiler gets."""
+        self._name, self._text, self._options = name, device, tuple(options)
+        self._names, self._templates = parts.names, parts.templates
         self._functions: dict[str, Function] = {}
         self._variables: dict[str, torch.Tensor] = {}
 
@@ -83,6 +87,10 @@ class _Source:
             built, variables = self._built(() if name in self._names else (name,))
             self._functions[name] = Function(built, built.entry(name), variables)
         return self._functions[name]
+
+    def has(self, name: str) -> bool:
+        """Whether a kernel, or the instance of a template, is of this source."""
+        return name in self._names or name.partition("<")[0] in self._templates
 
     def _built(self, more: Sequence[str] = ()) -> tuple[Built, Variables]:
         built = build_cuda(self._text, self._options, (*self._names, *more), file=self._name)
@@ -122,7 +130,14 @@ def patch(module: Any) -> None:
         values["sources"] = [_translated(Path(path), folder, flags, includes) if path in cuda else path for path in sources]
         bindings = ["-DWOOLY_BINDINGS"] if values.get("is_python_module", True) else []
         defined = [flag for flag in flags if flag.startswith(("-D", "-U"))]
-        values["extra_cflags"] = [*(values.get("extra_cflags") or ()), *defined, *bindings, f"-I{_stubs(folder)}", "-include", str(_HOST_HEADER)]
+        values["extra_cflags"] = [
+            *(values.get("extra_cflags") or ()),
+            *defined,
+            *bindings,
+            f"-I{_stubs(folder)}",
+            "-include",
+            str(_HOST_HEADER),
+        ]
         values["with_cuda"] = False
         try:
             return original(*given.args, **given.kwargs)
@@ -164,7 +179,7 @@ def _translated(path: Path, folder: Path, flags: Sequence[str], includes: Sequen
     names = [f"using cuda::std::{name};" for header in heads if header in _STD for name in _STD[header].split(", ")]
     begin += f"namespace std {{ {' '.join(names)} }}\n" if names else ""
     options = [*_options(flags), *(f"-I{include}" for include in includes)]
-    _sources[str(target)] = _Source(path.name, begin + parts.device, options, parts.names)
+    _sources[str(target)] = _Source(path.name, begin + parts.device, options, parts)
     text = f'#define WOOLY_SOURCE "{target}"\n{parts.host}'
     if not target.is_file() or target.read_text() != text:  # what is newer is compiled again
         target.write_text(text)
@@ -181,20 +196,46 @@ def _options(flags: Sequence[str]) -> list[str]:
 
 
 def launch(
-    source: str, name: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, given: Sequence[tuple[bytes, int]]
+    source: str, name: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, given: Sequence[bytes]
 ) -> None:
-    """Record a launch of kernel ``name``. ``given``: the bytes of each argument, and whether it is a pointer.
+    """Record a launch of kernel ``name``. ``given``: the bytes of each argument.
 
     Raises CompileError, KernelArgumentError, KernelLaunchError."""
     found = _sources.get(source)
     if found is None:
         raise CompileError(f"{source} was built by another process: build the extension by torch.utils.cpp_extension in this one")
-    function = found.function(name)
+    _launch(found, name, grid, block, shared_bytes, given)
+
+
+def _launch(
+    source: _Source, name: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, given: Sequence[bytes]
+) -> None:
+    function = source.function(name)
     wanted = [argument for argument in function.entry.arguments if argument.kind != ArgKind.VARIABLE]
     if len(wanted) != len(given):
         raise KernelArgumentError(f"{name} takes {len(wanted)} arguments, {len(given)} were given")
-    args = [_argument(name, place, argument, raw) for place, (argument, (raw, _)) in enumerate(zip(wanted, given, strict=True))]
+    args = [_argument(name, place, argument, raw) for place, (argument, raw) in enumerate(zip(wanted, given, strict=True))]
     function(grid, block, args, shared_mem=shared_bytes)
+
+
+def launch_by_name(declaration: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, args: int) -> None:
+    """Record a launch of the kernel that a C++ ``declaration`` names (``void scale<float>(float*, int)``), whose arguments are where the
+    pointers in the array at ``args`` point. Raises CompileError, KernelArgumentError, KernelLaunchError."""
+    name = _NAME.sub("", declaration)
+    found = next((source for source in reversed(_sources.values()) if source.has(name)), None)
+    if found is None:
+        raise CompileError(f"cudaLaunchKernel: {declaration} is no kernel of an extension of this process")
+    wanted = [argument for argument in found.function(name).entry.arguments if argument.kind != ArgKind.VARIABLE]
+    pointers = (ctypes.c_void_p * len(wanted)).from_address(args)
+    given = [ctypes.string_at(pointer or 0, _size(argument)) for pointer, argument in zip(pointers, wanted, strict=True)]
+    _launch(found, name, grid, block, shared_bytes, given)
+
+
+def _size(argument: Argument) -> int:
+    """Of an argument in bytes."""
+    if argument.kind == ArgKind.STRUCT:
+        return argument.nbytes
+    return 8 if argument.kind == ArgKind.BUFFER else DType(argument.dtype).itemsize
 
 
 def _argument(name: str, place: int, argument: Argument, raw: bytes) -> Any:
@@ -202,7 +243,7 @@ def _argument(name: str, place: int, argument: Argument, raw: bytes) -> Any:
         return raw
     if argument.kind == ArgKind.BUFFER:
         address = int.from_bytes(raw, "little")
-        region = _region(address)
+        region = region_at(address)
         if region is None:
             raise KernelArgumentError(f"{name}: argument {place} points to {address:#x}, which is no memory of the device")
         return region
@@ -212,13 +253,6 @@ def _argument(name: str, place: int, argument: Argument, raw: bytes) -> Any:
     if dtype is DType.BOOL or dtype.is_integer:
         return int.from_bytes(raw, "little")
     return torch.frombuffer(bytearray(raw), dtype=torch.float32 if dtype is DType.F32 else torch.float64).item()
-
-
-def _region(address: int) -> Region | None:
-    if not address:
-        return NULL
-    found = buffer_at(address)
-    return None if found is None else Region(found[0], found[1], found[2] - found[1], None)
 
 
 def allocate(nbytes: int) -> int:
@@ -246,7 +280,7 @@ def copy(to: int, source: int, nbytes: int) -> None:
     KernelArgumentError."""
     if not nbytes:
         return
-    target, origin = _region(to), _region(source)
+    target, origin = region_at(to), region_at(source)
     if target is None and origin is None:
         ctypes.memmove(to, source, nbytes)
     elif target is None:
@@ -255,7 +289,9 @@ def copy(to: int, source: int, nbytes: int) -> None:
         ctypes.memmove(to, bytes(data), nbytes)
     else:
         target = _checked("cudaMemcpy", to, nbytes)
-        beside: Any = _checked("cudaMemcpy", source, nbytes) if origin is not None else _uploaded(source, nbytes, index_of_handle(target.handle))
+        beside: Any = (
+            _checked("cudaMemcpy", source, nbytes) if origin is not None else _uploaded(source, nbytes, index_of_handle(target.handle))
+        )
         _memory.get_function("copy")((-(-nbytes // _BLOCK),), (_BLOCK,), (target, beside, nbytes))
 
 
@@ -264,7 +300,7 @@ def _uploaded(address: int, nbytes: int, index: int) -> torch.Tensor:
 
 
 def _checked(call: str, address: int, nbytes: int) -> Region:
-    region = _region(address)
+    region = region_at(address)
     if region is None or region.nbytes < nbytes:
         raise KernelArgumentError(f"{call}: {nbytes} bytes from {address:#x} are no memory of the device")
     return region

@@ -29,6 +29,7 @@ from wooly.device.lowering.template import Template
 from wooly.device.lowering.values import ScalarArg
 from wooly.device.programs import Stencil
 from wooly.device.recorder import RECORDERS
+from wooly.device.tensors import buffer_at
 from wooly.errors import CompileError, KernelArgumentError, KernelLaunchError
 from wooly.kernels.build import Built, build_cuda, build_ptx, load_wis
 from wooly.shared.lru import LruDict
@@ -79,7 +80,7 @@ def bind_arguments(entry: Entry, args: Sequence[Any], variables: Sequence[Region
         elif argument.kind == ArgKind.SCALAR:
             params[argument.param] = _scalar(who, value, DType(argument.dtype))
         else:
-            for at, number in _fields(who, argument, value):
+            for at, number in _fields(who, entry, argument, value):
                 params[at] = number
     for argument in entry.arguments:
         if argument.kind == ArgKind.VARIABLE:
@@ -107,6 +108,14 @@ def _region(who: str, value: Any) -> Region:
 def region_of(tensor: torch.Tensor) -> Region:
     """From the first element of one of our tensors to the end of its storage."""
     return _from("a tensor", storage_of(tensor), offset_of(tensor) * tensor.element_size())
+
+
+def region_at(address: int) -> Region | None:
+    """From an address on the device to the end of its buffer; None for an address of anything else."""
+    if not address:
+        return NULL
+    found = buffer_at(address)
+    return None if found is None else Region(found[0], found[1], found[2] - found[1], None)
 
 
 def _from(who: str, storage: Any, offset: int) -> Region:
@@ -148,16 +157,21 @@ _BY_REGISTER: Final = {
 }  # fmt: skip
 
 
-def _fields(who: str, argument: Argument, value: Any) -> list[tuple[int, Number]]:
-    """The scalars of a struct, given as bytes or as a NumPy record of its size."""
+def _fields(who: str, entry: Entry, argument: Argument, value: Any) -> list[tuple[int, Region | Number]]:
+    """The numbers and pointers of a struct, given as bytes or as a NumPy record of its size."""
     raw = bytes(value) if isinstance(value, bytes | bytearray | memoryview) else np.asarray(value).tobytes()
     if len(raw) != argument.nbytes:
         raise KernelArgumentError(f"{who} is a struct of {argument.nbytes} bytes (a NumPy record of its layout), {len(raw)} were given")
-    found = []
+    found: list[tuple[int, Region | Number]] = []
     for field in argument.fields:
-        dtype = DType(field.dtype)
-        number = np.frombuffer(raw, dtype.numpy, 1, field.offset)[0].item()
-        found.append((field.param, number))
+        number = np.frombuffer(raw, DType(field.dtype).numpy, 1, field.offset)[0].item()
+        if isinstance(entry.kernel.params[field.param], BufferParam):
+            region = region_at(number)
+            if region is None:
+                raise KernelArgumentError(f"{who} points to {number:#x} at byte {field.offset}, which is no memory of the device")
+            found.append((field.param, region))
+        else:
+            found.append((field.param, number))
     return found
 
 

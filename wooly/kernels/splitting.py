@@ -8,7 +8,6 @@ of the C++ library or of torch.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,12 +36,16 @@ _ATTRIBUTE_MACROS: Final = {
     "C10_DEVICE": frozenset({"__device__"}),
     "C10_HOST": frozenset({"__host__"}),
 }
-_WITH_PARENTHESES: Final = frozenset({"__launch_bounds__", "__align__", "alignas", "__attribute__", "decltype", "noexcept", "__declspec", "sizeof"})
+_WITH_PARENTHESES: Final = frozenset(
+    {"__launch_bounds__", "__align__", "alignas", "__attribute__", "decltype", "noexcept", "__declspec", "sizeof"}
+)
 _AGGREGATES: Final = frozenset({"struct", "class", "union", "enum"})
 _ACCESS: Final = frozenset({"public", "private", "protected"})
 _HOST_NAMESPACES: Final = frozenset({"torch", "at", "c10", "pybind11", "py", "std", "cooperative_groups"})
 _DEVICE_NAMES: Final = {
-    "torch": frozenset({"PackedTensorAccessor", "PackedTensorAccessor32", "PackedTensorAccessor64", "RestrictPtrTraits", "DefaultPtrTraits"}),
+    "torch": frozenset(
+        {"PackedTensorAccessor", "PackedTensorAccessor32", "PackedTensorAccessor64", "RestrictPtrTraits", "DefaultPtrTraits"}
+    ),
     "std": frozenset({"numeric_limits", "is_same", "is_same_v", "conditional", "conditional_t", "enable_if", "enable_if_t", "size_t"}),
 }
 _DEVICE_NAMES["at"] = _DEVICE_NAMES["torch"] | {"Half", "BFloat16", "opmath_type", "acc_type"}
@@ -58,11 +61,13 @@ _HEADER_BYTES_MAX: Final = 4 << 20
 @dataclass(frozen=True, slots=True)
 class Split:
     """``host`` for a C++ compiler, ``device`` for the CUDA compiler; ``names``: expressions that name the kernels that are no
-    templates (``ops::scale``), and the variables (``&ops::weights``)."""
+    templates (``ops::scale``), and the variables (``&ops::weights``);
+    ``templates``: names of those that are."""
 
     host: str
     device: str
     names: tuple[str, ...]
+    templates: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +114,12 @@ class _Splitter:
         self.host: list[tuple[int, int, str]] = []
         self.device: list[tuple[int, int, str]] = []
         self.names: list[str] = []
+        self.templates: set[str] = set()
 
     def split(self) -> Split:
         self._scope(0, len(self.tokens), ())
-        return Split(_edited(self.source, self.host), _edited(self.source, self.device), tuple(dict.fromkeys(self.names)))
+        host, device = (_edited(self.source, edits) for edits in (self.host, self.device))
+        return Split(host, device, tuple(dict.fromkeys(self.names)), frozenset(self.templates))
 
     # -- scopes and items
 
@@ -285,8 +292,10 @@ class _Splitter:
 
     def _is_aggregate(self, at: int, header_end: int) -> bool:
         place = self._after_template(at, header_end)
-        return header_end < len(self.tokens) and self.tokens[header_end].text == "{" and any(
-            token.text in _AGGREGATES for token in self.tokens[place:header_end]
+        return (
+            header_end < len(self.tokens)
+            and self.tokens[header_end].text == "{"
+            and any(token.text in _AGGREGATES for token in self.tokens[place:header_end])
         )
 
     def _is_function(self, at: int, stop: int, body: int) -> bool:
@@ -349,9 +358,13 @@ class _Splitter:
             argument, accessor = self._parameter(low, high, number)
             arguments.append(f" wooly_launch.add({argument});")
             if accessor is not None:
-                self.device.append((body_at := self.tokens[body].end, body_at, f" {accessor} {argument}({argument}__data, {argument}__dims);"))
+                self.device.append(
+                    (body_at := self.tokens[body].end, body_at, f" {accessor} {argument}({argument}__data, {argument}__dims);")
+                )
         if template is None:
             self.names.append(qualified + specialised)
+        else:
+            self.templates.add(qualified)
         names = "" if template is None else "".join(f", {text}" for text in template)
         text = f'{{ ::wooly::Launch wooly_launch(WOOLY_SOURCE, "{qualified}{specialised}", {{std::string(){names}}});'
         text += f"{''.join(arguments)} wooly_launch.run(); }}"

@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <cxxabi.h>
+#include <dlfcn.h>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -133,11 +134,10 @@ template <typename T> std::string value_name(T value) {
   return "static_cast<" + type_name<T>() + ">(" + std::to_string(static_cast<long long>(value)) + ")";
 }
 
-/* One launch of a kernel. Arguments are added in order: pointers as addresses, all else as bytes. */
+/* One launch of a kernel. Arguments are added in order, as bytes. */
 class Launch {
   std::string source_, name_;
   std::vector<std::string> arguments_;
-  std::vector<bool> pointers_;
 
  public:
   Launch(const char *source, const char *name, std::initializer_list<std::string> types) : source_(source), name_(name) {
@@ -146,23 +146,18 @@ class Launch {
     if (types.size() > 1) name_ += "<" + text + ">";
   }
 
-  void bytes(const void *from, size_t nbytes, bool pointer) {
-    arguments_.emplace_back(static_cast<const char *>(from), nbytes);
-    pointers_.push_back(pointer);
-  }
-
-  template <typename T> void add(T *value) { bytes(&value, sizeof value, true); }
+  void bytes(const void *from, size_t nbytes) { arguments_.emplace_back(static_cast<const char *>(from), nbytes); }
 
   template <typename T, size_t N, template <typename> class P, typename I> void add(const at::GenericPackedTensorAccessor<T, N, P, I> &value) {
     add(value.data());
     I dims[2 * N];
     for (size_t i = 0; i < N; ++i) dims[i] = value.size(i), dims[N + i] = value.stride(i);
-    bytes(dims, sizeof dims, false);
+    bytes(dims, sizeof dims);
   }
 
-  template <typename T> typename std::enable_if<!std::is_pointer<T>::value>::type add(const T &value) {
+  template <typename T> void add(const T &value) {
     static_assert(std::is_trivially_copyable<T>::value, "a kernel's argument is copied as bytes");
-    bytes(&value, sizeof value, false);
+    bytes(&value, sizeof value);
   }
 
   void run() {
@@ -170,7 +165,7 @@ class Launch {
     auto &to = configured();
     PyObject *given = PyList_New(arguments_.size());
     for (size_t i = 0; i < arguments_.size(); ++i)
-      PyList_SET_ITEM(given, i, Py_BuildValue("(y#i)", arguments_[i].data(), (Py_ssize_t)arguments_[i].size(), (int)pointers_[i]));
+      PyList_SET_ITEM(given, i, PyBytes_FromStringAndSize(arguments_[i].data(), (Py_ssize_t)arguments_[i].size()));
     call("launch", Py_BuildValue("(ss(III)(III)nN)", source_.c_str(), name_.c_str(), to.grid.x, to.grid.y, to.grid.z, to.block.x, to.block.y,
                                  to.block.z, (Py_ssize_t)to.shared_bytes, given));
   }
@@ -237,11 +232,27 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp *found, int) {
   found->multiProcessorCount = (int)wooly::call("multiprocessors", PyTuple_New(0));
   return cudaSuccess;
 }
+/* `function` is the stub of a kernel, whose name is found by its address; how large each argument is, by the name. */
+inline cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared_bytes = 0, cudaStream_t = nullptr) {
+  Dl_info found;
+  TORCH_CHECK(dladdr(function, &found) && found.dli_sname, "cudaLaunchKernel: the kernel has no name outside of its file; use kernel<<<...>>>()");
+  int status = 0;
+  std::unique_ptr<char, void (*)(void *)> name(abi::__cxa_demangle(found.dli_sname, nullptr, nullptr, &status), std::free);
+  wooly::Held held;
+  wooly::call("launch_by_name", Py_BuildValue("(s(III)(III)nK)", name ? name.get() : found.dli_sname, grid.x, grid.y, grid.z, block.x, block.y,
+                                              block.z, (Py_ssize_t)shared_bytes, wooly::address(args)));
+  return cudaSuccess;
+}
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize, cudaFuncAttributePreferredSharedMemoryCarveout };
 template <typename F> cudaError_t cudaFuncSetAttribute(F, cudaFuncAttribute, int) { return cudaSuccess; }
 template <typename F> cudaError_t cudaOccupancyMaxPotentialBlockSize(int *grid, int *block, F, size_t = 0, int most = 0) {
   *block = most && most < 256 ? most : 256;
   *grid = 64;
+  return cudaSuccess;
+}
+
+template <typename F> cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, F, int threads, size_t) {
+  *blocks = threads > 1024 ? 1 : 2048 / (threads > 0 ? threads : 1);
   return cudaSuccess;
 }
 

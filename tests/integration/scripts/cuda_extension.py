@@ -72,6 +72,36 @@ __global__ void __launch_bounds__(128) weighted(const float4* x, float* out, int
 
 }  // namespace
 
+struct Params {
+  const void* x;
+  void* y;
+  int sizes[2];
+  float by;
+};
+
+}  // namespace ops
+
+template <class T> __global__ void transposed(ops::Params p) {
+  const int at = blockIdx.x * blockDim.x + threadIdx.x;
+  if (at >= p.sizes[0] * p.sizes[1]) return;
+  const int row = at / p.sizes[1], column = at % p.sizes[1];
+  ((T*)p.y)[column * p.sizes[0] + row] = ((const T*)p.x)[at] * (T)p.by;
+}
+
+template <class T> void* choose() { return (void*)transposed<T>; }
+
+namespace ops {
+
+torch::Tensor transpose(torch::Tensor x) {
+  auto y = torch::empty({x.size(1), x.size(0)}, x.options());
+  Params p{x.data_ptr(), y.data_ptr(), {(int)x.size(0), (int)x.size(1)}, 2.f};
+  void* kernel = nullptr;
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "transpose", [&] { kernel = choose<scalar_t>(); });
+  void* args[] = {&p};
+  AT_CUDA_CHECK(cudaLaunchKernel(kernel, (x.numel() + 127) / 128, 128, args, 0, at::cuda::getCurrentCUDAStream()));
+  return y;
+}
+
 torch::Tensor scaled(torch::Tensor x, double by) {
   CHECK_CUDA(x);
   const at::cuda::OptionalCUDAGuard guard(at::device_of(x));
@@ -114,13 +144,20 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("scaled", &ops::scaled);
   m.def("gated", &ops::gated);
   m.def("weigh", &ops::weigh);
+  m.def("transpose", &ops::transpose);
 }
 """
 
 folder = Path(sys.argv[1]).parent
 (folder / "helpers.cuh").write_text(HEADER)
 (folder / "kernels.cu").write_text(SOURCE)
-module = load("kernels_of_test", [str(folder / "kernels.cu")], build_directory=str(folder), extra_cflags=["-O0"], extra_cuda_cflags=["-O3", "--fmad=false"])
+module = load(
+    "kernels_of_test",
+    [str(folder / "kernels.cu")],
+    build_directory=str(folder),
+    extra_cflags=["-O0"],
+    extra_cuda_cflags=["-O3", "--fmad=false"],
+)
 
 x = torch.arange(1000.0) / 100
 for dtype in (torch.float32, torch.float64, torch.float16):
@@ -133,6 +170,9 @@ matrix = torch.randn(5, 70)
 gate, total = module.gated(matrix.cuda().t().contiguous().t())
 torch.testing.assert_close(gate.cpu(), matrix.sigmoid())
 torch.testing.assert_close(total.cpu(), matrix + matrix.sigmoid())
+
+assert torch.equal(module.transpose(matrix.cuda()).cpu(), matrix.t() * 2)
+assert torch.equal(module.transpose(matrix.double().cuda()).cpu(), matrix.t().double() * 2)
 
 values = torch.randn(400)
 found = module.weigh(values.cuda(), [1.0, 2.0, 3.0, 4.0])

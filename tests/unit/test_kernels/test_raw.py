@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,6 +159,38 @@ def test_a_struct_is_given_as_a_numpy_record() -> None:
     out = torch.zeros(4, dtype=torch.float64, device="cuda")
     wooly.RawKernel(source, "f")(1, 4, (record, out))
     assert out.tolist() == [0.5, 0.5, 0.5, 0]
+
+
+SCATTER = """
+struct P { const float *x; int n; float by; float *y; const float *bias; };
+extern "C" __global__ void f(P p) { if (threadIdx.x < p.n) p.y[threadIdx.x] = p.x[threadIdx.x] * p.by + (p.bias ? p.bias[0] : 0); }
+"""
+PARAMS = np.dtype([("x", "u8"), ("n", "i4"), ("by", "f4"), ("y", "u8"), ("bias", "u8")])
+
+
+def params(x: int, y: int, bias: int = 0) -> np.ndarray[Any, Any]:
+    return np.array((x, 3, 2.0, y, bias), PARAMS)
+
+
+def test_pointers_in_a_struct_are_addresses() -> None:
+    """Also of the middle of a buffer that takes more than one unit of addresses."""
+    kernel = wooly.RawKernel(SCATTER, "f")
+    x, y = torch.arange(600_000.0, device="cuda"), torch.zeros(4, device="cuda")
+    kernel(1, 4, (params(x[500_000:].data_ptr().address, y[1:].data_ptr().address),))  # type: ignore[attr-defined]  # our own pointers
+    assert y.tolist() == [0, 1_000_000, 1_000_002, 1_000_004]
+    kernel(1, 4, (params(x.data_ptr().address, y.data_ptr().address, x[5:].data_ptr().address),))  # type: ignore[attr-defined]  # same
+    assert y.tolist() == [5, 7, 9, 1_000_004]
+
+
+def test_an_address_of_nothing_is_refused_before_the_launch() -> None:
+    kernel = wooly.RawKernel(SCATTER, "f")
+    y = torch.zeros(4, device="cuda")
+    with pytest.raises(KernelArgumentError, match=r"points to 0x7fff00000000 at byte 0, which is no memory of the device"):
+        kernel(1, 4, (params(0x7FFF00000000, y.data_ptr().address),))  # type: ignore[attr-defined]  # our own pointers
+    released = torch.zeros(4, device="cuda").data_ptr().address  # type: ignore[attr-defined]  # same
+    with pytest.raises(KernelArgumentError, match="is no memory of the device"):
+        kernel(1, 4, (params(released, y.data_ptr().address),))  # type: ignore[attr-defined]  # same
+    assert y.tolist() == [0, 0, 0, 0]
 
 
 def test_dynamic_shared_memory() -> None:

@@ -232,6 +232,33 @@ def test_structs_by_value_become_fields() -> None:
     assert (after[-1][0], after[-1].view(np.float32)[1]) == (7, 2.5)
 
 
+def test_pointers_in_a_struct_become_buffers() -> None:
+    text = """.visible .entry k(.param .align 8 .b8 s[32]) { .reg .b32 %r<5>; .reg .b64 %rd<7>;
+        ld.param.v2.u64 {%rd1, %rd2}, [s]; cvta.to.global.u64 %rd1, %rd1; ld.param.u64 %rd3, [s+16]; ld.param.u64 %rd6, [s+24];
+        mov.u32 %r1, %tid.x; mul.wide.u32 %rd4, %r1, 4; add.s64 %rd5, %rd1, %rd4; ld.global.u32 %r2, [%rd5]; cvt.u32.u64 %r3, %rd3;
+        add.u32 %r2, %r2, %r3; add.s64 %rd5, %rd4, %rd2; add.s64 %rd5, %rd5, %rd6; st.global.u32 [%rd5], %r2; ret; }"""
+    entry = module_of(text).entries[0]
+    (struct,) = entry.arguments
+    kinds = {field.offset: type(entry.kernel.params[field.param]) for field in struct.fields}
+    assert kinds == {0: BufferParam, 8: BufferParam, 16: ScalarParam, 24: ScalarParam}
+    given: list[Any] = [0] * len(entry.kernel.params)
+    values = {0: np.array([1, 2, 3], np.uint32), 8: np.zeros(4, np.uint32), 16: 10, 24: 4}
+    for field in struct.fields:
+        given[field.param] = values[field.offset]
+    after, trap = run(kernel_of(text), given, block=3)
+    written = next(field.param for field in struct.fields if field.offset == 8)
+    assert (list(after[written]), trap) == ([0, 11, 12, 13], None)
+
+
+def test_words_of_a_struct_that_is_copied_are_numbers() -> None:
+    """Which of them are pointers is not known."""
+    text = """.visible .entry k(.param .align 8 .b8 s[32], .param .u64 o) { .reg .b32 %r<5>; .reg .b64 %rd<7>;
+        ld.param.u64 %rd1, [o]; cvta.to.global.u64 %rd1, %rd1; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 8; mov.b64 %rd3, s;
+        add.s64 %rd3, %rd3, %rd2; ld.param.u64 %rd4, [%rd3]; ld.global.u32 %r2, [%rd4]; st.global.u32 [%rd1], %r2; ret; }"""
+    entry = module_of(text).entries[0]
+    assert {type(entry.kernel.params[field.param]) for field in entry.arguments[0].fields} == {ScalarParam}
+
+
 def test_a_struct_indexed_at_run_time_is_copied() -> None:
     text = """.visible .entry k(.param .align 4 .b8 s[12], .param .u64 o) { .reg .b32 %r<5>; .reg .b64 %rd<5>;
         ld.param.u64 %rd1, [o]; cvta.to.global.u64 %rd1, %rd1; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4; mov.b64 %rd3, s;

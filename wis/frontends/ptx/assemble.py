@@ -119,14 +119,14 @@ class _Parameters:
         for node in code.nodes():
             if node.name == "argument":
                 loads.setdefault(node.attrs[0], []).append(node)
-        memories = {memory.argument: i for i, memory in enumerate(places.memories) if memory.argument >= 0}
+        memories = self.memories = {memory.argument: i for i, memory in enumerate(places.memories) if memory.argument >= 0}
         replaced: dict[int, list[Node]] = {}
         for number, param in enumerate(scene.kernel.params):
             if number in memories:
                 self._buffer(memories[number])
                 self.arguments.append(Argument(int(ArgKind.BUFFER), param.name, len(self.params) - 1))
             else:
-                self._scalar(param, loads.get(number, []), replaced)
+                self._scalar(param, number, loads.get(number, []), replaced)
         if replaced:
             for part in code.parts.values():
                 part.nodes = [made for node in part.nodes for made in replaced.get(id(node), (node,))]
@@ -150,13 +150,13 @@ class _Parameters:
         number = variables.number(variable)
         self.arguments.append(Argument(int(ArgKind.VARIABLE), symbol.name, len(self.params) - 1, variable=number))
 
-    def _scalar(self, param: Param, loads: list[Node], replaced: dict[int, list[Node]]) -> None:
+    def _scalar(self, param: Param, number: int, loads: list[Node], replaced: dict[int, list[Node]]) -> None:
         size = param.nbytes if param.nbytes >= 0 else BITS[param.type] // 8
         for node in loads:
             if node.attrs[1] < 0 or node.attrs[1] + DType(node.attrs[2]).itemsize > size:
                 raise PtxError(node.ptx, f"{param.name} has {size} bytes, which a load exceeds")
         if param.nbytes >= 0:
-            self._struct(param, size, loads)
+            self._struct(param, number, loads)
             return
         declared = _DECLARED[param.type]
         if not loads:
@@ -164,11 +164,11 @@ class _Parameters:
             return
         wholes = [node for node in loads if DType(node.attrs[2]).itemsize == size]
         kind = _held(declared) if declared in _HELD or not wholes else _held(wholes[0].attrs[2])
-        number = len(self.params)
+        place = len(self.params)
         self.params.append(ScalarParam(int(kind)))
-        self.arguments.append(Argument(int(ArgKind.SCALAR), param.name, number, int(declared)))
+        self.arguments.append(Argument(int(ArgKind.SCALAR), param.name, place, int(declared)))
         for node in loads:
-            replaced[id(node)] = self._param(node, number, kind, declared)
+            replaced[id(node)] = self._param(node, place, kind, declared)
 
     def _param(self, node: Node, number: int, kind: RegType, declared: DType) -> list[Node]:
         out, dtype, offset = node.outs[0], DType(node.attrs[2]), node.attrs[1]
@@ -216,7 +216,12 @@ class _Parameters:
         made.append(Node("mov" if target is part else "reinterpret", [out], [at], (), node.line, node.ptx))
         return made
 
-    def _struct(self, param: Param, size: int, loads: list[Node]) -> None:
+    def _struct(self, param: Param, number: int, loads: list[Node]) -> None:
+        made: list[Field] = []
+        for (argument, offset), field in self.places.fields.items():
+            if argument == number and field in self.memories:
+                self._buffer(self.memories[field])
+                made.append(Field(offset, int(DType.U64), len(self.params) - 1))
         fields: dict[tuple[int, int], int] = {}
         for node in loads:
             _, offset, dtype = node.attrs
@@ -224,8 +229,9 @@ class _Parameters:
                 fields[offset, dtype] = len(self.params)
                 self.params.append(ScalarParam(int(_held(dtype))))
             node.name, node.attrs = "param", (fields[offset, dtype],)
-        made = tuple(Field(offset, dtype, number) for (offset, dtype), number in sorted(fields.items()))
-        self.arguments.append(Argument(int(ArgKind.STRUCT), param.name, nbytes=size, fields=made))
+        made += [Field(offset, dtype, place) for (offset, dtype), place in fields.items()]
+        made.sort(key=lambda found: (found.offset, found.dtype))
+        self.arguments.append(Argument(int(ArgKind.STRUCT), param.name, nbytes=param.nbytes, fields=tuple(made)))
 
 
 # -- code ------------------------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,8 @@ A register's *state* is the memory (root) its value points into, PLAIN when it i
 offsets from then on; where such a register is used as a number, the memory's address is added. Flow-insensitive, over a kernel and its
 functions together, to a fixed point. An access whose address is PLAIN goes to the space ARENA, by address.
 
-Pointers among the 64-bit arguments are those declared ``.ptr``, converted by ``cvta``, or found as the root of an access. Shared variables
+Pointers among the 64-bit arguments, and among the fields of that size in arguments that are structs, are those declared ``.ptr``, converted
+by ``cvta``, or found as the root of an access. Shared variables
 are separate arrays as long as every access in the shared space has one of them as root, else one array.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from wis.dtypes import DType
 from wis.frontends.ptx.classes import BITS
 from wis.frontends.ptx.code import GENERIC, Code, Node
 from wis.frontends.ptx.graph import split
@@ -39,7 +41,7 @@ class AddressRoot:
 
     #: memory of its accesses
     space: Space
-    #: number of the argument; -1: a variable, or several roots
+    #: number of the argument, or of a field (Provenance.fields); -1: a variable, or several roots
     argument: int = -1
     #: number of the variable; -1: an argument, or several roots
     symbol: int = -1
@@ -62,6 +64,8 @@ class Provenance:
     dynamic: bool = False
     local_bytes: int = 0
     constants: bytes = b""
+    #: numbers, after those of the arguments, of the fields of 64 bits by argument and byte
+    fields: dict[tuple[int, int], int] = field(default_factory=dict)
     #: whether loads by address are left
     arena_reads: bool = False
     #: whether stores by address are left
@@ -91,6 +95,7 @@ def _makers(code: Code) -> dict[int, list[Node]]:
 class _Analysis:
     def __init__(self, scene: Scene, codes: list[Code]) -> None:
         self.scene, self.codes = scene, codes
+        self.fields = self._fields()
         self.pointers = self._certain()
         self.certain = set(self.pointers)
         self.candidates = self._candidates()
@@ -102,8 +107,22 @@ class _Analysis:
 
     # -- which arguments are pointers ------------------------------------------------------------------------------------------------
 
+    def _fields(self) -> dict[tuple[int, int], int]:
+        params, found = self.scene.kernel.params, dict[tuple[int, int], int]()
+        for node in self.codes[0].nodes():
+            if node.name == "argument" and params[node.attrs[0]].nbytes >= 0 and DType(node.attrs[2]).itemsize == 8:
+                found.setdefault((node.attrs[0], node.attrs[1]), len(params) + len(found))
+        return found
+
+    def _number(self, node: Node) -> int:
+        """Of the argument, or of its field, that a node has whole; -1: a part of one."""
+        number, offset, dtype = node.attrs
+        if self.scene.kernel.params[number].nbytes < 0:
+            return number if offset == 0 else -1
+        return self.fields.get((number, offset), -1) if DType(dtype).itemsize == 8 else -1
+
     def _candidates(self) -> set[int]:
-        return {
+        return set(self.fields.values()) | {
             number
             for number, param in enumerate(self.scene.kernel.params)
             if param.nbytes < 0 and param.type[0] in "bus" and BITS[param.type] == 64
@@ -116,14 +135,14 @@ class _Analysis:
         for node in self.codes[0].nodes():
             if node.name in ("to_generic", "from_generic") and node.ins[0] in held:
                 found.add(held[node.ins[0]])
-        return {number for number in found if params[number].nbytes < 0}
+        return {number for number in found if number >= len(params) or params[number].nbytes < 0}
 
     def _held(self) -> dict[int, int]:
         """By register of the kernel, the argument of 64 bits that it holds."""
         held: dict[int, int] = {}
         for node in self.codes[0].nodes():
             if node.name == "argument" and self.codes[0].types[node.outs[0]] is _I64:
-                held[node.outs[0]] = node.attrs[0]
+                held[node.outs[0]] = self._number(node)
             elif node.name == "mov" and node.ins[0] in held:
                 held[node.outs[0]] = held[node.ins[0]]
         return held
@@ -158,7 +177,7 @@ class _Analysis:
                 if node.name == "load":
                     loaded.add(node.attrs[0])
                 if node.name == "argument":
-                    found.add(node.attrs[0])
+                    found.add(self._number(node))
                 else:
                     todo += [(at[0], register) for register in self._carriers(at[0], node, makers[at[0]])]
         return found | self._stored_whole(loaded)
@@ -199,10 +218,12 @@ class _Analysis:
         )
 
     def _stored_whole(self, loaded: set[int]) -> set[int]:
-        """The arguments stored whole in local or shared memory that addresses are loaded from. What is stored elsewhere may be a result."""
+        """The arguments stored whole in local or shared memory that addresses are loaded from. What is stored elsewhere may be a result,
+        and a struct that is copied there is not known to have pointers in it."""
         held, spaces = self._held(), loaded & {int(Space.LOCAL), int(Space.SHARED)}
         stores = [node for node in self.codes[0].nodes() if node.name == "store" and node.attrs[0] in spaces]
-        return {held[register] for node in stores for register in node.ins[1:] if register in held}
+        found = {held[register] for node in stores for register in node.ins[1:] if register in held}
+        return found.difference(self.fields.values())
 
     # -- the fixed point -------------------------------------------------------------------------------------------------------------
 
@@ -221,7 +242,7 @@ class _Analysis:
             self._solve()
 
     def _solve(self) -> None:
-        self.places, self.roots = Provenance(), {}
+        self.places, self.roots = Provenance(fields=self.fields), {}
         self._lay_out()
         self.states = [[_NONE] * len(code.types) for code in self.codes]
         tracked: list[tuple[int, Node]] = []
@@ -278,8 +299,9 @@ class _Analysis:
     def _transfer(self, k: int, node: Node, states: list[int]) -> int:
         name = node.name
         if name == "argument":
-            pointer = node.attrs[0] in self.pointers and node.attrs[1] == 0 and self.codes[k].types[node.outs[0]] is _I64
-            return self._root("argument", node.attrs[0]) if pointer else _PLAIN
+            number = self._number(node)
+            pointer = number in self.pointers and self.codes[k].types[node.outs[0]] is _I64
+            return self._root("argument", number) if pointer else _PLAIN
         if name == "symbol":
             return self._root("symbol", node.attrs[0])
         if name == "sel":

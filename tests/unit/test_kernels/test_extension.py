@@ -1,0 +1,132 @@
+"""What the host part of a C++ extension calls for CUDA's runtime, without its C++: memory, variables and launches by address."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from wooly.errors import CompileError, KernelArgumentError
+from wooly.kernels import extension
+
+SOURCE = """
+#include <torch/types.h>
+namespace ops {
+namespace { __constant__ float weights[2]; }
+template <typename T> __global__ void scale(T* x, T by, int n) { if (threadIdx.x < n) x[threadIdx.x] *= by * weights[1]; }
+__global__ void shift(float* x, float by) { x[threadIdx.x] += by + weights[0]; }
+}
+"""
+
+
+def build(folder: Path, source: str, run: Any = None, **more: Any) -> str:
+    """Through torch's function, whose compilation of C++ ``run`` replaces; the name of the C++ source that it gets."""
+    given: dict[str, Any] = {}
+
+    def _jit_compile(name: str, sources: Any, extra_cflags: Any, extra_cuda_cflags: Any, build_directory: str, with_cuda: Any) -> None:
+        given.update(sources=sources, flags=extra_cflags, with_cuda=with_cuda)
+        if run is not None:
+            run()
+
+    module = SimpleNamespace(_jit_compile=_jit_compile, _is_cuda_file=lambda path: path.endswith(".cu"))
+    extension.patch(module)
+    (folder / "k.cu").write_text(source)
+    module._jit_compile("k", [str(folder / "k.cu"), "bindings.cpp"], None, more.get("flags"), str(folder), None)
+    assert given["with_cuda"] is False and given["sources"][1] == "bindings.cpp"
+    assert "-DWOOLY_BINDINGS" in given["flags"]
+    return str(given["sources"][0])
+
+
+def pointer(tensor: torch.Tensor) -> bytes:
+    address: int = tensor.data_ptr().address  # type: ignore[attr-defined]  # our own pointers
+    return address.to_bytes(8, "little")
+
+
+def floats(*values: float) -> bytes:
+    return np.array(values, np.float32).tobytes()
+
+
+@pytest.fixture
+def allocated() -> Iterator[int]:
+    address = extension.allocate(64)
+    yield address
+    extension.free(address)
+
+
+def test_all_kernels_of_a_source_see_what_is_copied_to_its_variables(tmp_path: Path) -> None:
+    source = build(tmp_path, SOURCE)
+    x = torch.ones(4, device="cuda")
+    extension.launch(source, "ops::shift", (1, 1, 1), (4, 1, 1), 0, [pointer(x), floats(1)])
+    held = ctypes.create_string_buffer(floats(10, 3))
+    extension.copy_to_variable(source, "weights", ctypes.addressof(held), 8, 0)
+    extension.launch(source, "ops::shift", (1, 1, 1), (4, 1, 1), 0, [pointer(x), floats(1)])
+    extension.launch(source, "ops::scale<float>", (1, 1, 1), (4, 1, 1), 0, [pointer(x[1:]), floats(2), np.int32(2).tobytes()])
+    assert x.tolist() == [13, 78, 78, 13]
+    with pytest.raises(CompileError, match=r"k\.cu has no __constant__ or __device__ variable bias"):
+        extension.copy_to_variable(source, "bias", ctypes.addressof(held), 8, 0)
+    with pytest.raises(KernelArgumentError, match="weights has 8 bytes, 12 are written"):
+        extension.copy_to_variable(source, "weights", ctypes.addressof(held), 8, 4)
+
+
+def test_a_kernel_is_found_by_its_declaration(tmp_path: Path) -> None:
+    build(tmp_path, SOURCE)
+    x, by, n = torch.ones(4, dtype=torch.float64, device="cuda"), ctypes.c_double(2), ctypes.c_int(4)
+    place = ctypes.c_uint64(int.from_bytes(pointer(x), "little"))
+    args = (ctypes.c_void_p * 3)(*(ctypes.addressof(value) for value in (place, by, n)))
+    extension.launch_by_name("void ops::scale<double>(double*, double, int)", (1, 1, 1), (4, 1, 1), 0, ctypes.addressof(args))
+    assert x.tolist() == [0, 0, 0, 0], "weights are zeros"
+    with pytest.raises(CompileError, match="is no kernel of an extension of this process"):
+        extension.launch_by_name("void ops::other<double>(double*)", (1, 1, 1), (4, 1, 1), 0, ctypes.addressof(args))
+
+
+def test_arguments_are_checked_before_the_launch(tmp_path: Path) -> None:
+    source = build(tmp_path, SOURCE)
+    x = torch.ones(4)
+    with pytest.raises(KernelArgumentError, match=r"ops::shift: argument 0 points to 0x[0-9a-f]+, which is no memory of the device"):
+        extension.launch(source, "ops::shift", (1, 1, 1), (4, 1, 1), 0, [x.data_ptr().to_bytes(8, "little"), floats(1)])
+    with pytest.raises(KernelArgumentError, match="ops::shift takes 2 arguments, 1 were given"):
+        extension.launch(source, "ops::shift", (1, 1, 1), (4, 1, 1), 0, [floats(1)])
+    with pytest.raises(CompileError, match="was built by another process"):
+        extension.launch(f"{source}.other", "ops::shift", (1, 1, 1), (4, 1, 1), 0, [])
+
+
+def test_memory_is_copied_between_here_and_the_device(allocated: int) -> None:
+    here = (ctypes.c_ubyte * 64)(*range(64))
+    back = (ctypes.c_ubyte * 64)()
+    extension.copy(allocated, ctypes.addressof(here), 64)
+    extension.fill(allocated + 60, 7, 4)
+    extension.copy(allocated, allocated + 32, 8)
+    extension.copy(ctypes.addressof(back), allocated, 64)
+    assert list(back) == [*range(32, 40), *range(8, 60), 7, 7, 7, 7]
+    for call in (lambda: extension.fill(allocated, 0, 65), lambda: extension.copy(allocated + 8, ctypes.addressof(here), 64)):
+        with pytest.raises(KernelArgumentError, match="are no memory of the device"):
+            call()
+
+
+def test_memory_that_was_given_back_is_no_memory_any_more() -> None:
+    before = torch.cuda.memory_allocated()
+    address = extension.allocate(1 << 22)
+    assert torch.cuda.memory_allocated() == before + (1 << 22)
+    extension.free(address)
+    gc.collect()
+    assert torch.cuda.memory_allocated() == before
+    with pytest.raises(KernelArgumentError, match="are no memory of the device"):
+        extension.fill(address, 0, 1)
+    with pytest.raises(KernelArgumentError, match="is no address from cudaMalloc"):
+        extension.free(address)
+    extension.free(0)
+
+
+def test_what_does_not_compile_is_said_in_a_sentence(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("Error building extension 'k': [1/2] c++ ...\nk.wooly.cpp:3:1: error: 'thrust' has not been declared\nmore\n")
+
+    with pytest.raises(CompileError, match=r"^extension k: .*: .*error: 'thrust' has not been declared\. Launch its kernels by wooly\.Raw"):
+        build(tmp_path, SOURCE, run=fail)

@@ -1,0 +1,122 @@
+"""CUDA sources parted into what the C++ compiler of this machine gets and what the CUDA compiler gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wooly.errors import CompileError
+from wooly.kernels.splitting import Split, inline_headers, split
+
+NOTHING = ""
+
+
+def parted(source: str) -> Split:
+    """Checks that both parts keep the lines."""
+    found = split(source, lambda name: name == "math.h")
+    assert found.host.count("\n") == found.device.count("\n") == source.count("\n")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("source", "host", "device"),
+    [
+        ("int f(int a) { return a; }", "int f(int a) { return a; }", NOTHING),
+        ("__device__ int f(int a) { return a; }", NOTHING, "__device__ int f(int a) { return a; }"),
+        ("__host__ __device__ int f() {}", "__host__ __device__ int f() {}", "__host__ __device__ int f() {}"),
+        ("constexpr int f(int a) { return a; }", "constexpr int f(int a) { return a; }", "constexpr int f(int a) { return a; }"),
+        ("template <int N> struct A { int a; };", "template <int N> struct A { int a; };", "template <int N> struct A { int a; };"),
+        ("struct A { __device__ int f() { return __ldg(p); } int* p; };", "struct A {  int* p; };",
+         "struct A { __device__ int f() { return __ldg(p); } int* p; };"),
+        ("struct A { std::vector<int> a; };", "struct A { std::vector<int> a; };", NOTHING),
+        ("torch::Tensor f(torch::Tensor x);", "torch::Tensor f(torch::Tensor x);", NOTHING),
+        ("using namespace at;", "using namespace at;", NOTHING),
+        ("enum class Kind { A, B };", "enum class Kind { A, B };", "enum class Kind { A, B };"),
+        ("#include <vector>", "#include <vector>", NOTHING),
+        ("#include <math.h>", "#include <math.h>", "#include <math.h>"),
+        ('PYBIND11_MODULE(NAME, m) { m.def("f", &f); }', 'PYBIND11_MODULE(NAME, m) { m.def("f", &f); }', NOTHING),
+        ("static __device__ int count = 0;", "static __device__ int count = 0;", " __device__ int count = 0;"),
+        ('extern "C" { int f(); }', 'extern "C" { int f(); }', 'extern "C" {  }'),
+        ("static const int a[] = {1, 2};", "static const int a[] = {1, 2};", "static const int a[] = {1, 2};"),
+    ],
+)  # fmt: skip
+def test_each_declaration_goes_where_it_is_used(source: str, host: str, device: str) -> None:
+    found = parted(source)
+    assert (found.host, found.device) == (host, device)
+
+
+def test_a_kernel_is_a_stub_on_the_host() -> None:
+    found = parted("namespace a { namespace { __global__ void k(const float *x, int n = 3) { } } }")
+    assert '{ ::wooly::Launch wooly_launch(WOOLY_SOURCE, "a::k", {std::string()}); wooly_launch.add(x); wooly_launch.add(n); ' in found.host
+    assert found.device == "namespace a { inline namespace wooly_local { __global__ void k(const float *x, int n = 3) { } } }"
+    assert (found.names, found.templates) == (("a::k",), frozenset())
+
+
+def test_an_instance_of_a_template_is_named_by_its_arguments() -> None:
+    found = parted("template <typename T, int N = 4, bool B> static __global__ void __launch_bounds__(N) k(T x[]) {}")
+    assert '"k", {std::string(), ::wooly::type_name<T>(), ::wooly::value_name(N), ::wooly::value_name(B)}' in found.host
+    assert (found.names, found.templates) == ((), frozenset({"k"}))
+    assert "static" not in found.device
+    assert parted("template <> __global__ void k<float>(float* x) {}").names == ("k<float>",)
+
+
+@pytest.mark.parametrize(
+    ("source", "host"),
+    [
+        ("void f() { k<<<1, 2>>>(x); }", "void f() { (::wooly::configure(1, 2), k(x)); }"),
+        ("void f() { a::k<float, 2><<<dim3(1, 2), n >> 3, 0, s>>>(x, g(1)); }",
+         "void f() { (::wooly::configure(dim3(1, 2), n >> 3, 0, s), a::k<float, 2>(x, g(1))); }"),
+        ("#define RUN(k) k<<<1, 2>>>(x)", "#define RUN(k) (::wooly::configure(1, 2), k(x))"),
+        ('void f() { g("<<<"); /* k<<<1, 1>>>() */ }', 'void f() { g("<<<"); /* k<<<1, 1>>>() */ }'),
+        ("std::ostream& f() { return a << b << c; }", "std::ostream& f() { return a << b << c; }"),
+    ],
+)  # fmt: skip
+def test_launches_become_calls(source: str, host: str) -> None:
+    assert parted(source).host == host
+
+
+def test_macros_that_stand_for_attributes() -> None:
+    found = parted("#define INLINE __device__ __forceinline__\n#define BOTH __host__ INLINE\nINLINE int f() {}\nBOTH int g() {}\n")
+    assert "f()" not in found.host and "g()" in found.host
+    assert "f()" in found.device and "g()" in found.device
+
+
+def test_variables_are_named_for_the_compiler() -> None:
+    assert parted("namespace a { __constant__ float w[4]; __device__ int n; }\nextern __constant__ int far;").names == ("&a::w", "&a::n")
+
+
+def test_accessors_are_given_as_pointer_and_sizes() -> None:
+    found = parted("__global__ void k(const torch::PackedTensorAccessor32<float, 2> x, int n) { use(x[0][n]); }")
+    kind = "torch::PackedTensorAccessor32<float, 2>"
+    assert f"k(typename {kind}::PtrType x__data, const typename {kind}::Dims x__dims, int n) {{ const {kind} " in found.device
+    assert "wooly_launch.add(x); wooly_launch.add(n);" in found.host
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("void f() {", "line 1: this bracket is not closed in the same file"),
+        (
+            "\ntemplate <typename... T> __global__ void k(T... x) {}",
+            "line 2: kernel k has template parameters of a kind that only nvcc takes",
+        ),
+        ("__global__ void k(int) {}", "line 1: parameter 0 of this kernel has no name"),
+        ("void f() { k<<<1, 2; }", "line 1: this launch is not understood"),
+    ],
+)
+def test_what_is_not_understood_is_refused_with_its_line(source: str, message: str) -> None:
+    with pytest.raises(CompileError, match=message):
+        parted(source)
+
+
+def test_own_headers_are_part_of_the_source(tmp_path: Path) -> None:
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "b.cuh").write_text('#pragma once\n#include "../a.cuh"\nint b;\n')
+    (tmp_path / "a.cuh").write_text('#include "b.cuh"\nint a;\n')
+    (tmp_path / "k.cu").write_text('#include <vector>\n#include "a.cuh"\nint k;\n')
+    text = inline_headers(tmp_path / "k.cu", [tmp_path / "more"])
+    assert [line for line in text.split("\n") if line] == [
+        '#line 1 "k.cu"', "#include <vector>", '#line 1 "a.cuh"', '#line 1 "b.cuh"', "int b;", '#line 2 "a.cuh"', "int a;",
+        '#line 3 "k.cu"', "int k;",
+    ]  # fmt: skip
