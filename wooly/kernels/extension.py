@@ -26,11 +26,6 @@ from wooly.kernels.nvrtc import INCLUDE
 from wooly.kernels.raw import Function, RawModule, Region, Variables, region_at
 from wooly.kernels.splitting import Split, inline_headers, split
 
-__all__ = [
-    "allocate", "copy", "copy_to_variable", "current_device", "fill", "free", "launch",
-    "launch_by_name", "multiprocessors", "patch", "set_device", "synchronize",
-]  # fmt: skip
-
 _HOST_HEADER: Final = Path(__file__).with_name("wooly_extension.h")
 _OF_CUDA: Final = (
     "ATen/cuda/CUDAContext.h", "ATen/cuda/Exceptions.h", "ATen/cuda/CUDAEvent.h", "ATen/cuda/CUDAUtils.h", "ATen/cuda/Atomic.cuh",

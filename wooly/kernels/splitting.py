@@ -1,4 +1,4 @@
-"""Parts a CUDA source of an extension into what a C++ compiler makes of it and what the CUDA compiler does, as nvcc would.
+"""Splits a CUDA source of an extension into what a C++ compiler makes of it and what the CUDA compiler does, as nvcc would.
 
 Both texts keep the lines of the source. The host's text has no device functions; each kernel there is a stub that hands its arguments to
 ``wooly_extension.h``, and ``kernel<<<grid, block>>>(x)`` becomes a call of the stub. The device's text has no host functions and no headers
@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Final
 
 from wooly.errors import CompileError
-
-__all__ = ["Split", "inline_headers", "split"]
 
 _TOKEN: Final = re.compile(
     r"(?P<blank>\s+|//(?:\\\n|[^\n])*|/\*.*?\*/)"

@@ -1,4 +1,4 @@
-"""CUDA sources parted into what the C++ compiler of this machine gets and what the CUDA compiler gets."""
+"""CUDA sources, split into what the C++ compiler of this machine gets and what the CUDA compiler gets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wooly.kernels.splitting import Split, inline_headers, split
 NOTHING = ""
 
 
-def parted(source: str) -> Split:
+def halves(source: str) -> Split:
     """Checks that both parts keep the lines."""
     found = split(source, lambda name: name == "math.h")
     assert found.host.count("\n") == found.device.count("\n") == source.count("\n")
@@ -42,23 +42,23 @@ def parted(source: str) -> Split:
     ],
 )  # fmt: skip
 def test_each_declaration_goes_where_it_is_used(source: str, host: str, device: str) -> None:
-    found = parted(source)
+    found = halves(source)
     assert (found.host, found.device) == (host, device)
 
 
 def test_a_kernel_is_a_stub_on_the_host() -> None:
-    found = parted("namespace a { namespace { __global__ void k(const float *x, int n = 3) { } } }")
+    found = halves("namespace a { namespace { __global__ void k(const float *x, int n = 3) { } } }")
     assert '{ ::wooly::Launch wooly_launch(WOOLY_SOURCE, "a::k", {std::string()}); wooly_launch.add(x); wooly_launch.add(n); ' in found.host
     assert found.device == "namespace a { inline namespace wooly_local { __global__ void k(const float *x, int n = 3) { } } }"
     assert (found.names, found.templates) == (("a::k",), frozenset())
 
 
 def test_an_instance_of_a_template_is_named_by_its_arguments() -> None:
-    found = parted("template <typename T, int N = 4, bool B> static __global__ void __launch_bounds__(N) k(T x[]) {}")
+    found = halves("template <typename T, int N = 4, bool B> static __global__ void __launch_bounds__(N) k(T x[]) {}")
     assert '"k", {std::string(), ::wooly::type_name<T>(), ::wooly::value_name(N), ::wooly::value_name(B)}' in found.host
     assert (found.names, found.templates) == ((), frozenset({"k"}))
     assert "static" not in found.device
-    assert parted("template <> __global__ void k<float>(float* x) {}").names == ("k<float>",)
+    assert halves("template <> __global__ void k<float>(float* x) {}").names == ("k<float>",)
 
 
 @pytest.mark.parametrize(
@@ -73,21 +73,21 @@ def test_an_instance_of_a_template_is_named_by_its_arguments() -> None:
     ],
 )  # fmt: skip
 def test_launches_become_calls(source: str, host: str) -> None:
-    assert parted(source).host == host
+    assert halves(source).host == host
 
 
 def test_macros_that_stand_for_attributes() -> None:
-    found = parted("#define INLINE __device__ __forceinline__\n#define BOTH __host__ INLINE\nINLINE int f() {}\nBOTH int g() {}\n")
+    found = halves("#define INLINE __device__ __forceinline__\n#define BOTH __host__ INLINE\nINLINE int f() {}\nBOTH int g() {}\n")
     assert "f()" not in found.host and "g()" in found.host
     assert "f()" in found.device and "g()" in found.device
 
 
 def test_variables_are_named_for_the_compiler() -> None:
-    assert parted("namespace a { __constant__ float w[4]; __device__ int n; }\nextern __constant__ int far;").names == ("&a::w", "&a::n")
+    assert halves("namespace a { __constant__ float w[4]; __device__ int n; }\nextern __constant__ int far;").names == ("&a::w", "&a::n")
 
 
 def test_accessors_are_given_as_pointer_and_sizes() -> None:
-    found = parted("__global__ void k(const torch::PackedTensorAccessor32<float, 2> x, int n) { use(x[0][n]); }")
+    found = halves("__global__ void k(const torch::PackedTensorAccessor32<float, 2> x, int n) { use(x[0][n]); }")
     kind = "torch::PackedTensorAccessor32<float, 2>"
     assert f"k(typename {kind}::PtrType x__data, const typename {kind}::Dims x__dims, int n) {{ const {kind} " in found.device
     assert "wooly_launch.add(x); wooly_launch.add(n);" in found.host
@@ -107,7 +107,7 @@ def test_accessors_are_given_as_pointer_and_sizes() -> None:
 )
 def test_what_is_not_understood_is_refused_with_its_line(source: str, message: str) -> None:
     with pytest.raises(CompileError, match=message):
-        parted(source)
+        halves(source)
 
 
 def test_own_headers_are_part_of_the_source(tmp_path: Path) -> None:
