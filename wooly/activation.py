@@ -59,6 +59,7 @@ def activate(config: Config, connect: Callable[[int], Link] | None = None) -> No
     patch(RECORDERS, config.device_count)
     when_imported("triton.backends", partial(_run_triton_here, config.triton_math))
     when_imported("torch.utils.cpp_extension", _build_extensions)
+    when_imported("numba.cuda", _run_numba_here)
     if not config.debug:
         cut_tracebacks()
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
@@ -98,6 +99,12 @@ def _run_triton_here(math: str, backends: Any) -> None:
 
 def _build_extensions(module: Any) -> None:
     from wooly.kernels.extension import patch  # only for scripts that build extensions
+
+    patch(module)
+
+
+def _run_numba_here(module: Any) -> None:
+    from wooly.kernels.numba import patch  # only for scripts that import it
 
     patch(module)
 
