@@ -183,7 +183,7 @@ test-torch: ## the model tests on another torch: make test-torch VERSION=2.15.0
 	.venv-torch-$(VERSION)/bin/pip install --quiet -e '.[client,dev]' -e ./wooly_server
 	.venv-torch-$(VERSION)/bin/pytest -q -n 2 --dist loadfile tests/integration/test_models.py tests/unit/test_face tests/unit/test_device
 
-ecosystem: ## 166 scripts with other people's libraries on CPU and device (5.5 GB of libraries, about an hour); results go to docs/ecosystem.md
+ecosystem: ## 169 scripts with other people's libraries on CPU and device (5.5 GB of libraries, about an hour); results go to docs/ecosystem.md
 	test -x .venv-ecosystem/bin/python || $(PYTHON) -m venv .venv-ecosystem
 	.venv-ecosystem/bin/pip install --quiet --upgrade pip
 	.venv-ecosystem/bin/pip install --quiet -e '.[client,kernels]' -e ./wooly_server

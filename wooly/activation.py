@@ -60,6 +60,7 @@ def activate(config: Config, connect: Callable[[int], Link] | None = None) -> No
     when_imported("triton.backends", partial(_run_triton_here, config.triton_math))
     when_imported("torch.utils.cpp_extension", _build_extensions)
     when_imported("numba.cuda", _run_numba_here)
+    when_imported("cupy", _run_cupy_here)
     if not config.debug:
         cut_tracebacks()
     # torch's import leaves a million long-lived objects; collections that walk them would cost tens of milliseconds while recording.
@@ -105,6 +106,12 @@ def _build_extensions(module: Any) -> None:
 
 def _run_numba_here(module: Any) -> None:
     from wooly.kernels.numba import patch  # only for scripts that import it
+
+    patch(module)
+
+
+def _run_cupy_here(module: Any) -> None:
+    from wooly.kernels.cupy import patch  # only for scripts that import it
 
     patch(module)
 

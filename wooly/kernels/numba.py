@@ -134,7 +134,7 @@ def _fetched(value: Any) -> Any:
 def _layout(shape: Sequence[int], dtype: Any, strides: Sequence[int] | None, order: str) -> np.ndarray[Any, Any]:
     """An array of this layout whose memory nothing touches."""
     if strides is None:
-        return np.empty(shape, dtype, order)  # type: ignore[call-overload]  # any order
+        return _pinned_array(shape, dtype, None, order)
     steps = [(n - 1) * step for n, step in zip(shape, strides, strict=True)]
     empty = 0 in shape
     nbytes = 0 if empty else np.dtype(dtype).itemsize + sum(map(abs, steps))
@@ -162,7 +162,7 @@ def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> D
     made = device_array_like(host) if to is None else to
     if copy:
         made.copy_to_device(host)
-    return made  # type: ignore[no-any-return]  # an array of ours
+    return made
 
 
 def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
@@ -173,7 +173,9 @@ def as_cuda_array(obj: Any, sync: bool = True) -> DeviceArray:
     if not _is_tensor(obj):
         raise TypeError("*obj* doesn't implement the cuda array interface.")
     if obj.requires_grad:
-        raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad. If gradients aren't required, use var.detach().")
+        raise RuntimeError(
+            "Can't get __cuda_array_interface__ on Variable that requires grad. If gradients aren't required, use var.detach()."
+        )
     if obj.dtype not in _DTYPES:
         raise KernelArgumentError(f"numba.cuda has no arrays of {obj.dtype}; convert the tensor, for example by .float()")
     itemsize, storage = obj.element_size(), obj.untyped_storage()
@@ -213,7 +215,7 @@ class _Kernels:
         typeof = self._dispatcher.typeof_pyval
         types = tuple(typeof(arg.like if isinstance(arg, DeviceArray) else arg) for arg in args)
         if self.signatures:
-            types = next((s for s in self.signatures if s == types), None) or self._declared(types)
+            types = types if types in self.signatures else self._declared(types)
         if types not in self._functions:
             options = {name: self._dispatcher.targetoptions.get(name, False) for name in ("fastmath", "lineinfo")}
             if self._dispatcher.targetoptions.get("link"):
@@ -369,6 +371,11 @@ def _device() -> Any:
     )  # fmt: skip
 
 
+def _select_device(device_id: int) -> Any:
+    torch.cuda.set_device(device_id)
+    return _context()
+
+
 def _context(devnum: int | None = None) -> Any:
     return SimpleNamespace(
         device=_device(), synchronize=torch.cuda.synchronize, reset=torch.cuda.synchronize,
@@ -411,7 +418,7 @@ def _api() -> dict[str, Any]:
         "pinned": _nothing,
         "pinned_array": _pinned_array,
         "pinned_array_like": np.empty_like,
-        "select_device": lambda device_id: (torch.cuda.set_device(device_id), _context())[1],
+        "select_device": _select_device,
         "synchronize": torch.cuda.synchronize,
         "to_device": to_device,
     }
