@@ -17,7 +17,7 @@ from torch.autograd.variable import Variable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
-from wooly.device import attention, checks, collectives, fallback, kernels, nested, sparse, transfer
+from wooly.device import attention, checks, collectives, ctc, fallback, kernels, nested, sparse, transfer  # noqa: F401  # ctc registers
 from wooly.device.backend import BACKEND, CPU_KEYS, all_op_names, has_kernel, is_our_device, library, raw_device
 from wooly.device.lowering import COMPOSITES, LOWERINGS, fft
 from wooly.device.memory import MemoryCounter
