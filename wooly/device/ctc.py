@@ -116,7 +116,7 @@ def _ctc_loss_backward(grad: Tensor, log_probs: Tensor, targets: Tensor, *rest: 
     shares = (
         shares.scatter_add(2, alignment.labels[:, None].expand_as(through), through) + 0 * lost
     )  # not a number where there is no alignment
-    found = (log_probs.transpose(0, 1).exp() - shares) * grad[:, None, None]
+    found: Tensor = (log_probs.transpose(0, 1).exp() - shares) * grad[:, None, None]
     if zero_infinity:
         found = found.masked_fill(lost == _INF, 0)
     times = torch.arange(log_probs.size(0), device=grad.device)[None, :, None]
