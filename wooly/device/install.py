@@ -17,7 +17,7 @@ from torch.autograd.variable import Variable
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils import backend_registration
 
-from wooly.device import attention, checks, collectives, ctc, fallback, kernels, nested, sparse, transfer  # noqa: F401  # ctc registers
+from wooly.device import attention, checks, collectives, ctc, fallback, kernels, nested, sparse, sparse_ops, transfer  # noqa: F401  # ctc registers
 from wooly.device.backend import BACKEND, CPU_KEYS, all_op_names, has_kernel, is_our_device, library, raw_device
 from wooly.device.lowering import COMPOSITES, LOWERINGS, fft
 from wooly.device.memory import MemoryCounter
@@ -123,7 +123,7 @@ def _others(aten: Any) -> None:
     for key, (cpu_key, cpu_keys) in sparse.CPU_KEYS_OF.items():
         every.fallback(fallback.on_sparse, key)
         for name in all_op_names():
-            if name.startswith("aten::") and (has_kernel(name, cpu_key) or name in sparse.COMPOSED[key]):
+            if name.startswith("aten::") and (has_kernel(name, cpu_key) or name in sparse_ops.COMPOSED[key]):
                 _on_sparse(aten, name, key, cpu_keys)
         for name in sparse.FACTORIES:
             aten.impl(name, _here(overload(f"aten::{name}")), key.replace("PrivateUse1", "CUDA"))
@@ -132,7 +132,7 @@ def _others(aten: Any) -> None:
 
 def _on_sparse(aten: Any, name: str, key: str, cpu_keys: Any) -> None:
     """Register the kernel of ``name`` for sparse tensors of dispatch key ``key``, unless the fallback of all operators is reached."""
-    op, composed = overload(name), sparse.COMPOSED[key].get(name)
+    op, composed = overload(name), sparse_ops.COMPOSED[key].get(name)
     if op is None:
         return
     if name[6:] in sparse.STRUCTURAL:

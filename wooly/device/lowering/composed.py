@@ -323,6 +323,7 @@ def segment_reduce(
         if bool((lengths.sum(-1) != data.size(axis)).any().item()):
             raise RuntimeError("Expected all rows of lengths along axis to sum to data.size(lengths.dim()-1) when !unsafe.")
     numbers, sizes = _segments(data, lengths, offsets, axis)
+    reduce = {"amax": "max", "amin": "min"}.get(reduce, reduce)
     start = _START[reduce] if initial is None else initial
     out = _per_segment(data, numbers, sizes.size(axis), axis, _SCATTERED[reduce], start)
     if reduce == "mean":
