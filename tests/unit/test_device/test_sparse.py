@@ -203,6 +203,23 @@ def test_embeddings_train_by_sparse_gradients(optimizer: Any) -> None:
     equal(trained("cuda"), trained("cpu"))
 
 
+@pytest.mark.parametrize("options", [{}, {"mode": "sum", "padding_idx": 2}, {"padding_idx": 2}, {"mode": "sum", "weighted": True}], ids=str)
+def test_gradients_of_bags_are_sparse(options: dict[str, Any]) -> None:
+    weighted, before = options.get("weighted", False), dict(stats()["fallbacks"])
+
+    def gradients(device: str) -> list[Any]:
+        torch.manual_seed(0)
+        bags = torch.nn.EmbeddingBag(10, 3, sparse=True, **{k: v for k, v in options.items() if k != "weighted"}).to(device)
+        indices, offsets = torch.tensor([1, 2, 4, 5, 4, 3, 2, 9], device=device), torch.tensor([0, 3, 3, 6], device=device)
+        weights = torch.linspace(0.1, 1, 8, device=device).requires_grad_() if weighted else None
+        bags(indices, offsets, per_sample_weights=weights).square().sum().backward()
+        assert bags.weight.grad is not None
+        return [bags.weight.grad, weights.grad if weights is not None else None]
+
+    equal(gradients("cuda"), gradients("cpu"))
+    assert stats()["fallbacks"] == before
+
+
 def test_gradients_of_reductions_over_rows() -> None:
     def gradients(device: str) -> list[Any]:
         left, right = csr(device).requires_grad_(), matrix(device).t().contiguous().requires_grad_()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -164,6 +164,24 @@ def embedding_bag_backward(
         rows = t.where(counted.unsqueeze(1), rows, 0, dtype=wide)
     add_rows(t, out, indices, rows)
     return out
+
+
+@composite("aten::_embedding_bag_backward")
+def sparse_embedding_bag_backward(grad: Tensor, indices: Tensor, offsets: Tensor, *rest: Any) -> Tensor:
+    """The gradient as a COO tensor with a row for each position that counts."""
+    _, _, _, num_weights, by_freq, mode, sparse, weights, padding_idx = (*rest, -1)[:9]
+    if not sparse or mode == _MAX or by_freq:
+        raise Unsupported("dense gradients, which have a lowering, or a mode that torch refuses")
+    starts = offsets[: grad.size(0)].long()
+    bag = torch.searchsorted(starts, torch.arange(indices.size(0), device=grad.device), right=True) - 1
+    rows = grad[bag]
+    if mode == _MEAN:
+        counted = torch.ones_like(indices, dtype=torch.long) if padding_idx < 0 else (indices != padding_idx).long()
+        rows = rows / torch.zeros_like(starts).index_add_(0, bag, counted).clamp(min=1)[bag, None]
+    if weights is not None:
+        rows = rows * weights[:, None]
+    found: Tensor = torch.ops.aten.embedding_sparse_backward.default(rows, indices, num_weights, padding_idx, False)
+    return found
 
 
 @lowers("aten::_embedding_bag_per_sample_weights_backward")
