@@ -167,7 +167,7 @@ def _scaled(name: str) -> Callable[..., Any]:
     def scaled(self: Tensor | complex, other: Tensor | complex) -> Any:
         if name == "mul" and (not isinstance(self, Tensor) or self.layout is torch.strided):
             self, other = other, self
-        if not isinstance(self, Tensor) or self.layout not in (_COO, _CSR):
+        if not isinstance(self, Tensor) or self.layout not in ((_COO, _CSR) if name == "mul" else (_COO,)):  # torch divides COO only
             return NotImplemented
         if not isinstance(other, Tensor) or (other.layout is torch.strided and other.dim() == 0):
             *indices, values = parts(self)
