@@ -370,7 +370,7 @@ def _sampled_addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1,
 
 def _zeros_like(self: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None, **_: Any) -> Any:
     """torch's composite makes the parts on the device that C++ calls cuda, where a program asks for "cuda"."""
-    if (device is None or is_our_device(device)) and layout in (None, self.layout):
+    if (device is None or is_our_device(device)) and layout in (None, self.layout) and self.layout in (_CSR, _CSC):
         return torch.zeros(self.size(), dtype=dtype or self.dtype, layout=self.layout, device=raw_device(self))
     return NotImplemented
 

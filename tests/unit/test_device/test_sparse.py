@@ -137,7 +137,7 @@ ANYWHERE: dict[str, Callable[[str], Any]] = {
     "selected": lambda d: [coo(d)[2], coo(d).index_select(0, torch.tensor([2, 0], device=d)), coo(d).narrow_copy(1, 1, 2)],
     "unsqueezed": lambda d: [coo(d).unsqueeze(0), coo(d).permute(1, 0), coo(d).transpose(0, 1)],
     "like a dense one": lambda d: torch.zeros_like(matrix(d), layout=torch.sparse_coo),
-    "blocks": lambda d: matrix(d)[:2].to_sparse_bsr((2, 2)),
+    "blocks": lambda d: [matrix(d)[:2].to_sparse_bsr((2, 2)), torch.zeros_like(matrix(d)[:2].to_sparse_bsr((2, 2)))],
     "converted": lambda d: csr(d).to_sparse_csc(),
     "csr sum": lambda d: csr(d).sum(),
     "csr and csc": lambda d: csr(d).mm(csr(d).t()),
