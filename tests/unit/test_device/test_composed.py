@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import wooly
 from tests.unit.test_device.test_special import check
+from wooly.device.recorder import stats
 
 _aten = torch.ops.aten
 
@@ -298,6 +299,17 @@ def test_products_of_bytes() -> None:
     for wrong in ((a, a), (a.float(), b), (a, b.float()), (a[0], b)):
         with pytest.raises(RuntimeError, match="int_mm"):
             torch._int_mm(*(x.cuda() for x in wrong))
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu], ids=str)
+@pytest.mark.parametrize("of", [lambda x: x.clone(), lambda x: x.t().contiguous(), lambda x: x.t().clone(), lambda x: x[::2, 1:].clone()])
+def test_float8_is_copied_as_bits(dtype: torch.dtype, of: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    before = dict(stats()["fallbacks"])
+    host = torch.arange(24, dtype=torch.uint8).view(4, 6).view(dtype)
+    found, want = of(host.cuda()), of(host)
+    assert (found.stride(), found.dtype) == (want.stride(), dtype)
+    assert torch.equal(found.view(torch.uint8).cpu(), want.view(torch.uint8))
+    assert stats()["fallbacks"] == before
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -505,6 +505,8 @@ def full_like(x: Tensor, fill_value: complex, *, dtype: torch.dtype | None = Non
 
 @composite("aten::clone")
 def clone(x: Tensor, *, memory_format: torch.memory_format | None = None) -> Tensor:
+    if x.dtype.itemsize == 1 and x.is_floating_point():  # any float8, as its bits
+        return x.view(torch.uint8).clone(memory_format=memory_format or torch.preserve_format).view(x.dtype)
     if x.dtype != torch.complex32 or x.is_neg():
         raise Unsupported(f"clone of {x.dtype}")
     out = torch.empty_like(x, memory_format=memory_format or torch.preserve_format)
