@@ -21,12 +21,12 @@ typedef uint16_t uint_least16_t;
 typedef uint32_t uint_least32_t;
 typedef uint64_t uint_least64_t;
 typedef int8_t int_fast8_t;
-typedef int int_fast16_t;
-typedef int int_fast32_t;
+typedef int16_t int_fast16_t;
+typedef int32_t int_fast32_t;
 typedef long long int_fast64_t;
 typedef uint8_t uint_fast8_t;
-typedef unsigned int uint_fast16_t;
-typedef unsigned int uint_fast32_t;
+typedef uint16_t uint_fast16_t;
+typedef uint32_t uint_fast32_t;
 typedef unsigned long long uint_fast64_t;
 #define INT8_MIN (-128)
 #define INT16_MIN (-32767 - 1)
