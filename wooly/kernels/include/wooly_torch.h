@@ -2,6 +2,21 @@
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <stdint.h>
+
+#define C10_HOST_DEVICE __host__ __device__
+#define C10_DEVICE __device__
+#define C10_HOST __host__
+#define C10_LAUNCH_BOUNDS_0 __launch_bounds__(256, 4)
+#define C10_LAUNCH_BOUNDS_1(threads) __launch_bounds__(threads)
+#define C10_LAUNCH_BOUNDS_2(threads, blocks) __launch_bounds__(threads, blocks)
+#define C10_WARP_SIZE 32
+#define C10_RESTRICT __restrict__
+#define C10_ALWAYS_INLINE __forceinline__
+#define C10_UNLIKELY(x) (x)
+#define C10_LIKELY(x) (x)
+#define CUDA_KERNEL_ASSERT(condition) ((condition) ? (void)0 : __trap())
+#define CUDA_KERNEL_ASSERT_MSG(condition, ...) CUDA_KERNEL_ASSERT(condition)
 
 #define CUDA_KERNEL_LOOP_TYPE(i, n, Index)                                                       \
   for (Index i = (Index)blockIdx.x * blockDim.x + threadIdx.x; i < (n); i += (Index)blockDim.x * gridDim.x)
@@ -64,7 +79,7 @@ template <typename T, template <typename> class Traits, typename Index> struct T
   __device__ typename Traits<T>::PtrType data() const { return data_; }
 };
 
-template <typename T, size_t N, template <typename> class Traits = DefaultPtrTraits, typename Index = long> struct PackedTensorAccessor {
+template <typename T, size_t N, template <typename> class Traits = DefaultPtrTraits, typename Index = int64_t> struct PackedTensorAccessor {
   typedef typename Traits<T>::PtrType PtrType;
   struct Dims { Index sizes[N], strides[N]; };
   PtrType data_;
@@ -79,7 +94,7 @@ template <typename T, size_t N, template <typename> class Traits = DefaultPtrTra
 template <typename T, size_t N, template <typename> class Traits = DefaultPtrTraits>
 using PackedTensorAccessor32 = PackedTensorAccessor<T, N, Traits, int>;
 template <typename T, size_t N, template <typename> class Traits = DefaultPtrTraits>
-using PackedTensorAccessor64 = PackedTensorAccessor<T, N, Traits, long>;
+using PackedTensorAccessor64 = PackedTensorAccessor<T, N, Traits, int64_t>;
 
 }  // namespace torch
 
@@ -105,4 +120,30 @@ using at::Half;
 template <typename T> __device__ inline T gpuAtomicAdd(T *at, T by) { return atomicAdd(at, by); }
 __device__ inline at::Half gpuAtomicAdd(at::Half *at, at::Half by) { return atomicAdd((__half *)at, by.held); }
 __device__ inline at::BFloat16 gpuAtomicAdd(at::BFloat16 *at, at::BFloat16 by) { return atomicAdd((__nv_bfloat16 *)at, by.held); }
+__device__ inline int64_t gpuAtomicAdd(int64_t *at, int64_t by) { return atomicAdd((unsigned long long *)at, (unsigned long long)by); }
 template <typename T> __device__ inline void gpuAtomicAddNoReturn(T *at, T by) { gpuAtomicAdd(at, by); }
+__device__ inline at::Half atomicAdd(at::Half *at, at::Half by) { return gpuAtomicAdd(at, by); }
+__device__ inline at::BFloat16 atomicAdd(at::BFloat16 *at, at::BFloat16 by) { return gpuAtomicAdd(at, by); }
+__device__ inline int64_t atomicAdd(int64_t *at, int64_t by) { return gpuAtomicAdd(at, by); }
+
+namespace at {
+template <typename T> __host__ __device__ constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }
+template <typename T> __host__ __device__ constexpr T round_up(T a, T b) { return ceil_div(a, b) * b; }
+namespace native {
+template <typename T, typename Index> __device__ inline void fastAtomicAdd(T *to, Index at, Index, T by, bool) { gpuAtomicAdd(to + at, by); }
+}
+}  // namespace at
+
+template <typename T> __device__ inline T WARP_SHFL(T x, int from, int width = 32, unsigned mask = 0xffffffff) {
+  return __shfl_sync(mask, x, from, width);
+}
+template <typename T> __device__ inline T WARP_SHFL_XOR(T x, int by, int width = 32, unsigned mask = 0xffffffff) {
+  return __shfl_xor_sync(mask, x, by, width);
+}
+template <typename T> __device__ inline T WARP_SHFL_UP(T x, unsigned by, int width = 32, unsigned mask = 0xffffffff) {
+  return __shfl_up_sync(mask, x, by, width);
+}
+template <typename T> __device__ inline T WARP_SHFL_DOWN(T x, unsigned by, int width = 32, unsigned mask = 0xffffffff) {
+  return __shfl_down_sync(mask, x, by, width);
+}
+__device__ inline unsigned WARP_BALLOT(int condition, unsigned mask = 0xffffffff) { return __ballot_sync(mask, condition); }
