@@ -63,18 +63,20 @@ class Built:
         return self._verified[entry.name]
 
 
-def build_cuda(source: str, options: Sequence[str] = (), names: Sequence[str] = (), *, file: str = "kernel.cu") -> Built:
-    """CUDA C++. ``names``: name expressions of the kernels wanted. Raises CompileError with the compiler's log, or ToolchainMissing."""
+def build_cuda(
+    source: str, options: Sequence[str] = (), names: Sequence[str] = (), *, file: str = "kernel.cu", drops_prints: bool = False
+) -> Built:
+    """CUDA C++. ``names``: name expressions of the kernels wanted. ``drops_prints``: printf does nothing, instead of being refused. Raises
+    CompileError with the compiler's log, or ToolchainMissing."""
     math = Math.NATIVE if _FAST.intersection(options) else Math.STRICT
     plain = tuple(option for option in options if option not in _FAST)
-    key = _key("cuda", source, *plain, "\0", *names, file, nvrtc_version(), int(math))
-    return _remembered(key) or _compiled(key, source, plain, names, file, math)
-
-
-def _compiled(key: str, source: str, options: Sequence[str], names: Sequence[str], file: str, math: Math) -> Built:
-    with progress.slow(f"compiling {file}"):
-        ptx = compile_to_ptx(source, options, names, name=file)
-    return _keep(key, Built(_imported(ptx.text, file, math), ptx.names))
+    key = _key("cuda", source, *plain, "\0", *names, file, nvrtc_version(), int(math), drops_prints)
+    found = _remembered(key)
+    if found is None:
+        with progress.slow(f"compiling {file}"):
+            ptx = compile_to_ptx(source, plain, names, name=file)
+        found = _keep(key, Built(_imported(ptx.text, file, math, drops_prints=drops_prints), ptx.names))
+    return found
 
 
 def build_ptx(text: str, *, file: str = "kernel.ptx", math: Math = Math.STRICT, drops_prints: bool = False) -> Built:

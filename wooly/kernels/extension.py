@@ -24,7 +24,7 @@ from wooly.errors import CompileError, KernelArgumentError
 from wooly.kernels.build import Built, build_cuda
 from wooly.kernels.nvrtc import INCLUDE
 from wooly.kernels.raw import Function, RawModule, Region, Variables, region_at
-from wooly.kernels.splitting import Split, inline_headers, split
+from wooly.kernels.splitting import STD, Split, inline_headers, split
 
 _HOST_HEADER: Final = Path(__file__).with_name("wooly_extension.h")
 _OF_CUDA: Final = (
@@ -41,17 +41,14 @@ _OF_CUDA: Final = (
 """Headers that are empty in the host's part, where ``wooly_extension.h`` has what is used of them."""
 
 _ON_DEVICE: Final = {
-    "wooly_torch.h": re.compile(r"\b(?:c10|at|torch)::|\b(?:Half|BFloat16|gpuAtomic\w+|CUDA_\w*KERNEL_LOOP\w*)\b"),
-    "cuda/std/limits": re.compile(r"\bnumeric_limits\b"),
-    "cuda/std/type_traits": re.compile(r"\bstd::(?:is_same|conditional|enable_if)"),
+    "wooly_torch.h": re.compile(r"\b(?:c10|at|torch)::|\b(?:Half|BFloat16|gpuAtomic\w+|CUDA_\w*KERNEL_\w+|C10_\w+|WARP_\w+)\b"),
+    **{header: re.compile(rf"\b(?:std|at)::(?:{names.replace(', ', '|')})\b") for header, names in STD.items()},
 }
-_STD: Final = {
-    "cuda/std/limits": "numeric_limits",
-    "cuda/std/type_traits": "is_same, is_same_v, conditional, conditional_t, enable_if, enable_if_t",
-}
+"""Headers of which a source uses something, beside those that all of torch's sources have."""
+_OF_ALL: Final = "".join(
+    f"#include <{name}>\n" for name in ("algorithm", "cassert", "cfloat", "climits", "cmath", "cstddef", "cstdint", "sys/types.h")
+)
 
-_NAME: Final = re.compile(r"^void\s+|\((?:[^()]|\([^()]*\))*\)$")
-"""What surrounds the name in a kernel's declaration."""
 _BLOCK: Final = 256
 _MEMORY: Final = """
 extern "C" __global__ void fill(unsigned char *to, unsigned char value, long long n) {
@@ -72,23 +69,20 @@ class _Source:
     def __init__(self, name: str, device: str, options: Sequence[str], parts: Split) -> None:
         """``device``: what the CUDA compiler gets."""
         self._name, self._text, self._options = name, device, tuple(options)
-        self._names, self._templates = parts.names, parts.templates
+        self._names = parts.names
         self._functions: dict[str, Function] = {}
         self._variables: dict[str, torch.Tensor] = {}
 
     def function(self, name: str) -> Function:
         """A kernel, or the instance of a template. Raises CompileError, ToolchainMissing."""
         if name not in self._functions:
-            built, variables = self._built(() if name in self._names else (name,))
-            self._functions[name] = Function(built, built.entry(name), variables)
+            wanted = name if name in self._names else _on_device(name)
+            built, variables = self._built(() if wanted in self._names else (wanted,))
+            self._functions[name] = Function(built, built.entry(wanted), variables)
         return self._functions[name]
 
-    def has(self, name: str) -> bool:
-        """Whether a kernel, or the instance of a template, is of this source."""
-        return name in self._names or name.partition("<")[0] in self._templates
-
     def _built(self, more: Sequence[str] = ()) -> tuple[Built, Variables]:
-        built = build_cuda(self._text, self._options, (*self._names, *more), file=self._name)
+        built = build_cuda(self._text, self._options, (*self._names, *more), file=self._name, drops_prints=True)
         return built, Variables(built, self._variables)
 
     def variable(self, name: str) -> torch.Tensor:
@@ -98,6 +92,14 @@ class _Source:
             if f"::{expression.removeprefix('&')}".endswith(f"::{name}"):
                 return tensor
         raise CompileError(f"{self._name} has no __constant__ or __device__ variable {name}")
+
+
+def _on_device(name: str) -> str:
+    """What the instance of a template is called in the device's text, where ``int64_t`` is ``long long``. Raises CompileError."""
+    if "{lambda" in name or "{unnamed" in name:
+        kernel = name.partition("<")[0]
+        raise CompileError(f"kernel {kernel} is given a type without a name, such as a lambda: write a struct with a __device__ operator()")
+    return re.sub(r"\blong(?: long)?\b", "long long", name.replace("(anonymous namespace)::", ""))
 
 
 _sources: Final[dict[str, _Source]] = {}
@@ -170,12 +172,12 @@ def _translated(path: Path, folder: Path, flags: Sequence[str], includes: Sequen
         raise CompileError(f"{path}: {error.strerror}") from error
     parts = split(source, lambda name: (INCLUDE / name).is_file())
     heads = [header for header, used in _ON_DEVICE.items() if used.search(parts.device)]
-    begin = "".join(f"#include <{header}>\n" for header in heads)
-    names = [f"using cuda::std::{name};" for header in heads if header in _STD for name in _STD[header].split(", ")]
+    begin = _OF_ALL + "".join(f"#include <{header}>\n" for header in heads)
+    names = [f"using cuda::std::{name};" for header in heads if header in STD for name in STD[header].split(", ")]
     begin += f"namespace std {{ {' '.join(names)} }}\n" if names else ""
-    options = [*_options(flags), *(f"-I{include}" for include in includes)]
+    options = ["-w", *_options(flags), *(f"-I{include}" for include in includes)]
     _sources[str(target)] = _Source(path.name, begin + parts.device, options, parts)
-    text = f'#define WOOLY_SOURCE "{target}"\n{parts.host}'
+    text = f'#define WOOLY_SOURCE "{target}"\n#define __CUDACC__\n{parts.host}'
     if not target.is_file() or target.read_text() != text:  # what is newer is compiled again
         target.write_text(text)
     return str(target)
@@ -196,34 +198,29 @@ def launch(
     """Record a launch of kernel ``name``. ``given``: the bytes of each argument.
 
     Raises CompileError, KernelArgumentError, KernelLaunchError."""
-    found = _sources.get(source)
-    if found is None:
-        raise CompileError(f"{source} was built by another process: build the extension by torch.utils.cpp_extension in this one")
-    _launch(found, name, grid, block, shared_bytes, given)
-
-
-def _launch(
-    source: _Source, name: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, given: Sequence[bytes]
-) -> None:
-    function = source.function(name)
-    wanted = [argument for argument in function.entry.arguments if argument.kind != ArgKind.VARIABLE]
+    function, wanted = _function(source, name)
     if len(wanted) != len(given):
         raise KernelArgumentError(f"{name} takes {len(wanted)} arguments, {len(given)} were given")
     args = [_argument(name, place, argument, raw) for place, (argument, raw) in enumerate(zip(wanted, given, strict=True))]
     function(grid, block, args, shared_mem=shared_bytes)
 
 
-def launch_by_name(declaration: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, args: int) -> None:
-    """Record a launch of the kernel that a C++ ``declaration`` names (``void scale<float>(float*, int)``), whose arguments are where the
-    pointers in the array at ``args`` point. Raises CompileError, KernelArgumentError, KernelLaunchError."""
-    name = _NAME.sub("", declaration)
-    found = next((source for source in reversed(_sources.values()) if source.has(name)), None)
-    if found is None:
-        raise CompileError(f"cudaLaunchKernel: {declaration} is no kernel of an extension of this process")
-    wanted = [argument for argument in found.function(name).entry.arguments if argument.kind != ArgKind.VARIABLE]
+def launch_from(source: str, name: str, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, args: int) -> None:
+    """Record a launch of kernel ``name``, whose arguments are where the pointers in the array at ``args`` point. Raises CompileError,
+    KernelArgumentError, KernelLaunchError."""
+    _, wanted = _function(source, name)
     pointers = (ctypes.c_void_p * len(wanted)).from_address(args)
     given = [ctypes.string_at(pointer or 0, _size(argument)) for pointer, argument in zip(pointers, wanted, strict=True)]
-    _launch(found, name, grid, block, shared_bytes, given)
+    launch(source, name, grid, block, shared_bytes, given)
+
+
+def _function(source: str, name: str) -> tuple[Function, list[Argument]]:
+    """A kernel and the arguments that it takes."""
+    found = _sources.get(source)
+    if found is None:
+        raise CompileError(f"{source} was built by another process: build the extension by torch.utils.cpp_extension in this one")
+    function = found.function(name)
+    return function, [argument for argument in function.entry.arguments if argument.kind != ArgKind.VARIABLE]
 
 
 def _size(argument: Argument) -> int:
@@ -302,11 +299,21 @@ def _checked(call: str, address: int, nbytes: int) -> Region:
 
 
 def copy_to_variable(source: str, name: str, address: int, nbytes: int, offset: int) -> None:
-    """Copy from this machine to a ``__constant__`` or ``__device__`` variable. Raises CompileError, KernelArgumentError."""
+    """Copy from an address to a ``__constant__`` or ``__device__`` variable. Raises CompileError, KernelArgumentError."""
+    copy(address_of_variable(source, name, offset, nbytes), address, nbytes)
+
+
+def copy_from_variable(source: str, name: str, address: int, nbytes: int, offset: int) -> None:
+    """Copy from a ``__constant__`` or ``__device__`` variable to an address. Raises CompileError, KernelArgumentError."""
+    copy(address, address_of_variable(source, name, offset, nbytes), nbytes)
+
+
+def address_of_variable(source: str, name: str, offset: int = 0, nbytes: int = 0) -> int:
+    """Of ``nbytes`` at ``offset`` in a variable. Raises CompileError, KernelArgumentError."""
     variable = _sources[source].variable(name)
     if offset + nbytes > variable.numel():
-        raise KernelArgumentError(f"cudaMemcpyToSymbol: {name} has {variable.numel()} bytes, {offset + nbytes} are written")
-    variable[offset : offset + nbytes].copy_(_uploaded(address, nbytes, variable.device.index))
+        raise KernelArgumentError(f"cudaMemcpyToSymbol: {name} has {variable.numel()} bytes, {offset + nbytes} are copied")
+    return int(variable.untyped_storage().data_ptr()) + offset
 
 
 def synchronize() -> None:
@@ -317,6 +324,21 @@ def synchronize() -> None:
 def current_device() -> int:
     """Its number."""
     return torch.cuda.current_device()
+
+
+def device_count() -> int:
+    """How many devices there are."""
+    return torch.cuda.device_count()
+
+
+def free_memory() -> int:
+    """Of the current device, in bytes."""
+    return int(torch.cuda.mem_get_info()[0])
+
+
+def total_memory() -> int:
+    """Of the current device, in bytes."""
+    return int(torch.cuda.get_device_properties().total_memory)
 
 
 def set_device(index: int) -> None:

@@ -10,23 +10,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from wooly.errors import CompileError
 
 _TOKEN: Final = re.compile(
-    r"(?P<blank>\s+|//(?:\\\n|[^\n])*|/\*.*?\*/)"
+    r"(?P<blank>(?:\s|\\\n)+|//(?:\\\n|[^\n])*|/\*.*?\*/)"
     r'|(?P<text>(?:u8|[uUL])?R"(?P<mark>[^()\s\\]{0,16})\(.*?\)(?P=mark)"|(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"|(?:[uUL])?\'(?:\\.|[^\'\\\n])+\')'
     r"|(?P<name>[A-Za-z_]\w*)"
     r"|(?P<number>\.?\d(?:[eEpP][+-]|'\w|[\w.])*)"
     r"|(?P<mark2>::|->|[^\s])",
     re.DOTALL,
 )
-_DIRECTIVE: Final = re.compile(r"[ \t]*#(?:\\\n|[^\n])*")
+_DIRECTIVE: Final = re.compile(r"[ \t]*#(?:\\\n|//[^\n]*|/\*(?s:.*?)\*/|[^\n])*")
 _INCLUDE: Final = re.compile(r'\s*#\s*include\s*(?:"(?P<near>[^"]+)"|<(?P<far>[^>]+)>)')
-_DEFINE: Final = re.compile(r"\s*#\s*define\s+(?P<name>\w+)(?:\([^)]*\))?[ \t]+(?P<body>(?:\\\n|[^\n])*)")
+_DEFINE: Final = re.compile(r"\s*#\s*define\s+(?P<name>\w+)(?:\((?P<params>[^)]*)\))?(?:\s|\\\n)+(?P<body>.*)", re.DOTALL)
 
 _ATTRIBUTES: Final = frozenset({"__global__", "__device__", "__host__", "__constant__", "__shared__", "__managed__"})
 _ATTRIBUTE_MACROS: Final = {
@@ -35,20 +34,52 @@ _ATTRIBUTE_MACROS: Final = {
     "C10_HOST": frozenset({"__host__"}),
 }
 _WITH_PARENTHESES: Final = frozenset(
-    {"__launch_bounds__", "__align__", "alignas", "__attribute__", "decltype", "noexcept", "__declspec", "sizeof"}
+    "__launch_bounds__ __cluster_dims__ __align__ alignas __attribute__ decltype noexcept __declspec sizeof explicit C10_LAUNCH_BOUNDS_0"
+    " C10_LAUNCH_BOUNDS_1 C10_LAUNCH_BOUNDS_2".split()
 )
 _AGGREGATES: Final = frozenset({"struct", "class", "union", "enum"})
 _ACCESS: Final = frozenset({"public", "private", "protected"})
+_NO_VARIABLE: Final = _AGGREGATES | set("const constexpr using typedef static_assert template extern friend namespace".split())
 _HOST_NAMESPACES: Final = frozenset({"torch", "at", "c10", "pybind11", "py", "std", "cooperative_groups"})
+_HOST_NAME: Final = re.compile(
+    r"cuda(?!TextureObject)[A-Z]|CU(?:stream|device|context)\b|(?:TORCH|AT)_|(?:Tensor|FILE|stdout|stderr|throw)$"
+)
+"""What only the host's code names."""
+STD: Final = {
+    "wooly_limits.h": "numeric_limits",
+    "cuda/std/type_traits": "is_same, is_same_v, conditional, conditional_t, enable_if, enable_if_t, integral_constant, true_type,"
+    " false_type, bool_constant, is_integral, is_integral_v, is_floating_point, is_floating_point_v, is_arithmetic, is_arithmetic_v,"
+    " is_signed, is_signed_v, is_unsigned, is_unsigned_v, is_pointer, is_pointer_v, is_const, is_const_v, is_void, is_void_v, is_enum,"
+    " remove_cv, remove_cv_t, remove_const, remove_const_t, remove_reference, remove_reference_t, remove_pointer, remove_pointer_t, decay,"
+    " decay_t, make_signed, make_signed_t, make_unsigned, make_unsigned_t, underlying_type, underlying_type_t, void_t, common_type,"
+    " common_type_t, is_base_of, is_base_of_v, is_convertible, is_convertible_v, invoke_result, invoke_result_t, aligned_storage,"
+    " alignment_of, conjunction, disjunction, negation, is_trivially_copyable, is_trivially_copyable_v, is_constant_evaluated",
+    "cuda/std/utility": "pair, make_pair, declval, integer_sequence, index_sequence, make_index_sequence, make_integer_sequence",
+    "cuda/std/array": "array",
+    "cuda/std/tuple": "tuple, make_tuple, tie, get, tuple_size, tuple_element",
+    "cuda/std/initializer_list": "initializer_list",
+}
+"""Headers of CUDA's C++ library, and what device code uses of them as names in std."""
+_STD_BUILT_IN: Final = (
+    "abs acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs fdim floor fma fmax fmin fmod"
+    " frexp hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 modf nearbyint pow remainder rint round signbit sin sinh sqrt tan"
+    " tanh tgamma trunc max min swap clamp size_t ptrdiff_t int8_t int16_t int32_t int64_t uint8_t uint16_t uint32_t uint64_t intptr_t"
+    " uintptr_t move forward"
+)
+"""Names in std that the device has from our headers and from the compiler."""
 _DEVICE_NAMES: Final = {
     "torch": frozenset(
         {"PackedTensorAccessor", "PackedTensorAccessor32", "PackedTensorAccessor64", "RestrictPtrTraits", "DefaultPtrTraits"}
     ),
-    "std": frozenset({"numeric_limits", "is_same", "is_same_v", "conditional", "conditional_t", "enable_if", "enable_if_t", "size_t"}),
+    "std": frozenset(re.findall(r"\w+", f"{_STD_BUILT_IN} {' '.join(STD.values())}")),
 }
-_DEVICE_NAMES["at"] = _DEVICE_NAMES["torch"] | {"Half", "BFloat16", "opmath_type", "acc_type"}
+_DEVICE_NAMES["at"] = _DEVICE_NAMES["torch"] | {"Half", "BFloat16", "opmath_type", "acc_type", "ceil_div", "numeric_limits"}
 _DEVICE_NAMES["c10"] = frozenset({"Half", "BFloat16"})
 _DEVICE_HEADERS: Final = ("cuda_fp16", "cuda_bf16", "cuda_fp8", "mma.h", "cooperative_groups", "cub/", "cuda/", "curand", "math_constants")
+_CUDA_HEADERS: Final = ("ATen/cuda/", "ATen/native/cuda/", "c10/cuda/", "THC/", "cub/", "cuda/", "cooperative_groups")
+"""Of which ``wooly_extension.h`` has the host's part."""
+_DEVICE_WIDE: Final = ("thrust/", "cub/device/")
+"""Headers whose functions launch kernels of their own."""
 _ACCESSOR: Final = re.compile(r"\bPackedTensorAccessor(?:32|64)?\b")
 _LOCAL: Final = "wooly_local"
 """What a namespace without a name is called in the device's text."""
@@ -59,13 +90,11 @@ _HEADER_BYTES_MAX: Final = 4 << 20
 @dataclass(frozen=True, slots=True)
 class Split:
     """``host`` for a C++ compiler, ``device`` for the CUDA compiler; ``names``: expressions that name the kernels that are no
-    templates (``ops::scale``), and the variables (``&ops::weights``);
-    ``templates``: names of those that are."""
+    templates (``ops::scale``), and the variables (``&ops::weights``)."""
 
     host: str
     device: str
     names: tuple[str, ...]
-    templates: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +138,16 @@ class _Splitter:
         self.on_device = on_device
         self.tokens = _tokens(source)
         self.attributes = dict(_ATTRIBUTE_MACROS)
+        #: Parameters and body of each macro that is called like a function.
+        self.macros: dict[str, tuple[list[str], str]] = {}
         self.host: list[tuple[int, int, str]] = []
         self.device: list[tuple[int, int, str]] = []
         self.names: list[str] = []
-        self.templates: set[str] = set()
 
     def split(self) -> Split:
         self._scope(0, len(self.tokens), ())
         host, device = (_edited(self.source, edits) for edits in (self.host, self.device))
-        return Split(host, device, tuple(dict.fromkeys(self.names)), frozenset(self.templates))
+        return Split(host, device, tuple(dict.fromkeys(self.names)))
 
     # -- scopes and items
 
@@ -138,9 +168,32 @@ class _Splitter:
                 self._scope(brace + 1, close, (*path, *names))
                 at = close + 1
                 continue
+            if token.text in self.macros and at + 1 < end and self.tokens[at + 1].text == "(":
+                at = self._expand(at, end, path)
+                continue
             stop, body = self._item(at, end)
             self._classify(at, stop, body, path)
             at = stop
+
+    def _expand(self, at: int, end: int, path: tuple[str, ...]) -> int:
+        """What a macro makes of declarations, ``DEFINE_KERNEL(add, +)``, as if the source had it."""
+        close = self._match(at + 1, end)
+        params, body = self.macros[self.tokens[at].text]
+        given = [self.source[self.tokens[low].start : self.tokens[high - 1].end] for low, high in self._parts(at + 2, close)]
+        named = dict(zip(params, given, strict=False)) | {"__VA_ARGS__": ", ".join(given[params.index("...") :] if "..." in params else [])}
+        text = _substituted(body, named)
+        inner = _Splitter(text, self.on_device)
+        inner.attributes, inner.macros, inner.names = self.attributes, self.macros, self.names
+        try:
+            inner._scope(0, len(inner.tokens), path)
+        except CompileError as error:
+            raise CompileError(f"line {self._line(at)}: macro {self.tokens[at].text}: {error}") from error
+        stop = close + 2 if close + 1 < end and self.tokens[close + 1].text == ";" else close + 1
+        span = self.tokens[at].start, self.tokens[stop - 1].end
+        for edits, made in ((self.host, inner.host), (self.device, inner.device)):
+            if made:
+                edits.append((*span, _edited(text, made).replace("\n", " ")))
+        return stop
 
     def _opens_scope(self, at: int, end: int) -> tuple[int, tuple[str, ...]] | None:
         """Of a namespace or ``extern "C" {``: its brace, and its names."""
@@ -165,10 +218,14 @@ class _Splitter:
                 return place + 1, -1
             if text in _AGGREGATES and not parameters:
                 aggregate = True
-            elif text == "=" and self.tokens[place - 1].text != "operator":
+            elif text == "=":
                 assigned = True
-            elif text == "operator" and place + 2 < end and self.tokens[place + 1].text == "(":
-                place += 2  # operator()
+            elif text == "operator":
+                place = self._after_operator(place, end)
+                continue
+            elif text == ":" and parameters and not assigned:
+                place = self._after_initialisers(place + 1, end)
+                continue
             elif text in "([":
                 parameters |= text == "(" and self.tokens[place - 1].text not in _WITH_PARENTHESES
                 place = self._match(place, end)
@@ -181,6 +238,25 @@ class _Splitter:
                     return close + 1, -1  # a macro that opens a block
             place += 1
         return end, -1
+
+    def _after_operator(self, at: int, end: int) -> int:
+        """The parenthesis that opens the parameters of an operator."""
+        place = at + 3 if self.tokens[at + 1].text == "(" else at + 1
+        while place < end and self.tokens[place].text != "(":
+            place += 1
+        return place
+
+    def _after_initialisers(self, at: int, end: int) -> int:
+        """After a constructor's list of them, ``a(x), b{y}``."""
+        place = at
+        while place < end:
+            while place < end and self.tokens[place].text not in ("(", "{", ";"):
+                place += 1
+            if place < end and self.tokens[place].text != ";":
+                place = self._match(place, end) + 1
+            if place >= end or self.tokens[place].text != ",":
+                break
+        return place
 
     def _after_template(self, at: int, end: int) -> int:
         while at + 1 < end and self.tokens[at].text == "template" and self.tokens[at + 1].text == "<":
@@ -217,19 +293,35 @@ class _Splitter:
 
     def _directive(self, token: _Token) -> None:
         include, define = _INCLUDE.match(token.text), _DEFINE.match(token.text)
-        if include and not self._has(include["near"] or include["far"]):
-            self.device.append((token.start, token.end, ""))
+        if include:
+            self._include(token, include["near"] or include["far"])
         if define:
             found = self._of_macro(define["body"])
-            if found:
+            if define["params"] is not None and self._declares(define["body"]):
+                self.macros[define["name"]] = [text.strip() for text in define["params"].split(",")], define["body"]
+            elif found:
                 self.attributes[define["name"]] = found
             if "<<<" in define["body"]:
                 body = _Splitter(define["body"], self.on_device)
                 body._launches(0, len(body.tokens))
-                self.host.append((token.start + define.start("body"), token.end, _edited(body.source, body.host)))
+                text = _edited(body.source, body.host).replace("\\\n", " ").replace("\n", " ")
+                self.host.append((token.start + define.start("body"), token.end, text))
 
     def _has(self, name: str) -> bool:
         return name.startswith(_DEVICE_HEADERS) or self.on_device(name)
+
+    def _include(self, token: _Token, name: str) -> None:
+        if name.startswith(_DEVICE_WIDE):
+            line = self.source.count("\n", 0, token.start) + 1
+            raise CompileError(f"line {line}: {name} launches on a GPU of this machine; use torch's operations in its place")
+        if name.startswith(_CUDA_HEADERS):
+            self.host.append((token.start, token.end, ""))
+        if not self._has(name):
+            self.device.append((token.start, token.end, ""))
+
+    def _declares(self, body: str) -> bool:
+        """Is it more than a part of a declaration?"""
+        return not {"{", ";"}.isdisjoint(body) or any(name in self.macros for name in re.findall(r"\w+", body))
 
     def _of_macro(self, body: str) -> frozenset[str]:
         names = re.findall(r"\w+", body)
@@ -255,17 +347,27 @@ class _Splitter:
                 self._variable(at, stop, path)
             self._launches(at, stop)
         elif self._is_aggregate(at, header_end) and body < 0:
-            self._members(header_end, stop)
             self._nested_directives(at, stop)
-            if self._is_hosts(at, stop):
+            if self._members(at, header_end, stop):
                 self.device.append((*whole, ""))
         else:
-            texts = {token.text for token in self.tokens[at:header_end]}
-            if self._is_function(at, stop, body) and "constexpr" not in texts:
-                self.device.append((*whole, ""))
-            elif self._is_hosts(at, stop):
+            if self._is_hosts_alone(at, stop, body) or (body < 0 and self._is_hosts_variable(at, stop)):
                 self.device.append((*whole, ""))
             self._launches(at, stop)
+
+    def _is_hosts_alone(self, at: int, stop: int, body: int) -> bool:
+        """Of a declaration without attributes: can the device's code not use it?"""
+        texts = {token.text for token in self.tokens[at:stop]}
+        alone = self._is_function(at, stop, body) and "constexpr" not in texts and not self._is_defaulted(stop)
+        return alone or self._is_hosts(at, stop)
+
+    def _is_hosts_variable(self, at: int, stop: int) -> bool:
+        """Is it a variable without attributes that the host can change? Not of a struct."""
+        return stop - at > 2 and not _NO_VARIABLE.intersection(token.text for token in self.tokens[at:stop])
+
+    def _is_defaulted(self, stop: int) -> bool:
+        """Does a declaration end in ``= default;`` or ``= delete;``?"""
+        return self.tokens[stop - 2].text in ("default", "delete")
 
     def _no_static(self, at: int, stop: int) -> None:
         """As ``static`` the device's variables could not be written from outside, and kernels have other names in each process."""
@@ -300,25 +402,31 @@ class _Splitter:
         if body >= 0:
             return True
         place = self._after_template(at, stop)
-        before = [token.text for token in self.tokens[place:stop]]
-        if before[0] in ("using", "typedef", "static_assert"):
+        texts = [token.text for token in self.tokens[place:stop]]
+        if texts[0] in ("using", "typedef", "static_assert"):
             return False
-        return any(a not in _WITH_PARENTHESES and b == "(" for a, b in pairwise(before)) and "=" not in before and "{" not in before
+        opening = next((i for i in range(1, len(texts)) if texts[i] == "(" and texts[i - 1] not in _WITH_PARENTHESES), -1)
+        if "operator" in texts[:opening]:
+            return True
+        return opening > 0 and texts[opening + 1] != "*" and not {"=", "{"}.intersection(texts[:opening])
 
     def _is_hosts(self, at: int, stop: int) -> bool:
         """Does it name what only the host has?"""
         texts = [token.text for token in self.tokens[at:stop]]
+        if any(_HOST_NAME.match(text) for text in texts):
+            return True
         for before, space, mark, name in zip(["", *texts], texts, texts[1:], texts[2:], strict=False):
             if mark == "::" and space in _HOST_NAMESPACES and before != "::" and name not in _DEVICE_NAMES.get(space, ()):
                 return space != "cooperative_groups"
         return texts[:2] == ["using", "namespace"] and texts[2] in _HOST_NAMESPACES - {"cooperative_groups"}
 
-    def _members(self, brace: int, stop: int) -> None:
-        """Take the functions of the device out of a struct of the host's text."""
+    def _members(self, start: int, brace: int, stop: int) -> bool:
+        """Take the functions of the device out of a struct of the host's text, and those of the host out of the device's; whether its
+        data are such as only the host has."""
         close = self._match(brace, stop)
-        at = brace + 1
-        if any(token.text == "enum" for token in self.tokens[max(0, brace - 6) : brace]):
-            return
+        at, hosts = brace + 1, self._is_hosts(start, brace)
+        if any(token.text == "enum" for token in self.tokens[start:brace]):
+            return False
         while at < close:
             if self.tokens[at].text.lstrip().startswith("#"):
                 at += 1
@@ -326,11 +434,20 @@ class _Splitter:
             end, body = self._item(at, close)
             header_end = body if body >= 0 else self._header_end(at, end)
             found = self._attributes(at, header_end)
-            if "__device__" in found and "__host__" not in found and self._is_function(at, end, body):
-                self.host.append((self.tokens[at].start, self.tokens[end - 1].end, ""))
+            whole = self.tokens[at].start, self.tokens[end - 1].end
+            if "__device__" in found:
+                if "__host__" not in found and self._is_function(at, end, body):
+                    self.host.append((*whole, ""))
             elif body < 0 and self._is_aggregate(at, header_end):
-                self._members(header_end, end)
+                hosts |= self._members(at, header_end, end)
+            elif self._is_function(at, end, body):
+                if self._is_hosts_alone(at, end, body):
+                    self.device.append((*whole, ""))
+                self._launches(at, end)
+            else:
+                hosts |= self._is_hosts(at, end)
             at = end
+        return hosts
 
     # -- kernels
 
@@ -341,8 +458,7 @@ class _Splitter:
         while place < body:
             if self.tokens[place].text == "(":
                 if self.tokens[place - 1].text not in _WITH_PARENTHESES:
-                    opening = place
-                    break
+                    opening = place  # the last: macros may stand before
                 place = self._match(place, body)
             place += 1
         if opening < 0:
@@ -354,32 +470,49 @@ class _Splitter:
         arguments = []
         for number, (low, high) in enumerate(self._parts(opening + 1, close)):
             argument, accessor = self._parameter(low, high, number)
-            arguments.append(f" wooly_launch.add({argument});")
+            pack = any(token.text == "." for token in self.tokens[low:high])
+            arguments.append(f" (wooly_launch.add({argument}), ...);" if pack else f" wooly_launch.add({argument});")
             if accessor is not None:
                 self.device.append(
                     (body_at := self.tokens[body].end, body_at, f" {accessor} {argument}({argument}__data, {argument}__dims);")
                 )
         if template is None:
             self.names.append(qualified + specialised)
-        else:
-            self.templates.add(qualified)
         names = "" if template is None else "".join(f", {text}" for text in template)
         text = f'{{ ::wooly::Launch wooly_launch(WOOLY_SOURCE, "{qualified}{specialised}", {{std::string(){names}}});'
-        text += f"{''.join(arguments)} wooly_launch.run(); }}"
+        text += f" if (wooly_launch.named()) return;{''.join(arguments)} wooly_launch.run(); }}"
         self.host.append((self.tokens[body].start, self.tokens[stop - 1].end, text))
 
     def _name(self, start: int, opening: int) -> tuple[str, str]:
         """Of a kernel, and the arguments of an explicit specialisation."""
         last = opening - 1
-        if self.tokens[last].text == ">":
-            depth, place = 0, last
-            while place > start:
-                depth += (self.tokens[place].text == ">") - (self.tokens[place].text == "<")
-                if not depth:
-                    break
-                place -= 1
-            return self.tokens[place - 1].text, self.source[self.tokens[place].start : self.tokens[last].end]
-        return self.tokens[last].text, ""
+        first = self._before_angle(last, start)
+        return self.tokens[first].text, self.source[self.tokens[first].end : self.tokens[last].end].strip()
+
+    def _before_angle(self, last: int, least: int) -> int:
+        """The name before template arguments that end at ``last``; ``last`` where it is no angle bracket."""
+        if self.tokens[last].text != ">":
+            return last
+        depth, place = 0, last
+        while place > least:
+            text = self.tokens[place].text
+            if text in (")", "]", "}"):
+                place = self._open(place, least)
+            depth += (text == ">") - (text == "<")
+            if not depth:
+                break
+            place -= 1
+        return place - 1
+
+    def _open(self, at: int, least: int) -> int:
+        """The token that opens the bracket which is closed at ``at``."""
+        depth, place = 0, at
+        while place > least:
+            depth += (self.tokens[place].text in (")", "]", "}")) - (self.tokens[place].text in ("(", "[", "{"))
+            if not depth:
+                break
+            place -= 1
+        return place
 
     def _template_arguments(self, at: int, start: int, kernel: str) -> list[str] | None:
         """C++ that gives the text of each template argument; None for a kernel that is no template."""
@@ -390,12 +523,13 @@ class _Splitter:
             texts = [token.text for token in self.tokens[low:high]]
             cut = texts.index("=") if "=" in texts else len(texts)
             texts = texts[:cut]
-            if "." in texts or texts[0] == "template" or len(texts) < 2:
+            if texts[0] == "template" or "(" in texts or len(texts) < 2:
                 raise CompileError(f"line {self._line(at)}: kernel {kernel} has template parameters of a kind that only nvcc takes")
+            pack = "..." if "." in texts else ""
             if texts[0] in ("typename", "class"):
-                found.append(f"::wooly::type_name<{texts[-1]}>()")
+                found.append(f"::wooly::type_name<{texts[-1]}>(){pack}")
             else:
-                found.append(f"::wooly::value_name({texts[-1]})")
+                found.append(f"::wooly::value_name({texts[-1]}){pack}")
         return found
 
     def _parts(self, at: int, end: int) -> Iterator[tuple[int, int]]:
@@ -461,23 +595,9 @@ class _Splitter:
 
     def _callee(self, place: int, at: int) -> int:
         """Where the expression before ``<<<`` begins: a name with its namespaces and template arguments."""
-        first = place - 1
-        if self.tokens[first].text == ">":
-            depth = 0
-            while first > at:
-                depth += (self.tokens[first].text == ">") - (self.tokens[first].text == "<")
-                if not depth:
-                    break
-                first -= 1
-            first -= 1
-        elif self.tokens[first].text == ")":
-            depth = 0
-            while first > at:
-                depth += (self.tokens[first].text == ")") - (self.tokens[first].text == "(")
-                if not depth:
-                    break
-                first -= 1
-            return first
+        if self.tokens[place - 1].text == ")":
+            return self._open(place - 1, at)
+        first = self._before_angle(place - 1, at)
         while first - 1 >= at and self.tokens[first - 1].text == "::":
             first -= 2 if first - 2 >= at and re.match(r"\w", self.tokens[first - 2].text) else 1
         return first
@@ -504,6 +624,14 @@ def _tokens(source: str) -> list[_Token]:
             found.append(_Token(token[0], at, token.end()))
         at = token.end()
     return found
+
+
+def _substituted(body: str, given: dict[str, str]) -> str:
+    """A macro's body with what is given for its parameters, on one line."""
+    body = re.sub(r"\\\n|/\*.*?\*/", " ", body, flags=re.DOTALL)
+    body = re.sub(r"(?<!#)#\s*(\w+)", lambda found: '"' + given.get(found[1], found[1]).replace('"', '\\"') + '"', body)
+    body = re.sub(r"\w+", lambda found: given.get(found[0], found[0]), body)
+    return re.sub(r"\s*##\s*", "", body)
 
 
 def _edited(source: str, edits: Sequence[tuple[int, int, str]]) -> str:

@@ -71,19 +71,50 @@ def test_all_kernels_of_a_source_see_what_is_copied_to_its_variables(tmp_path: P
     assert x.tolist() == [13, 78, 78, 13]
     with pytest.raises(CompileError, match=r"k\.cu has no __constant__ or __device__ variable bias"):
         extension.copy_to_variable(source, "bias", ctypes.addressof(held), 8, 0)
-    with pytest.raises(KernelArgumentError, match="weights has 8 bytes, 12 are written"):
+    with pytest.raises(KernelArgumentError, match="weights has 8 bytes, 12 are copied"):
         extension.copy_to_variable(source, "weights", ctypes.addressof(held), 8, 4)
+    back = ctypes.create_string_buffer(4)
+    extension.copy_from_variable(source, "weights", ctypes.addressof(back), 4, 4)
+    assert back.raw == floats(3)
+    extension.fill(extension.address_of_variable(source, "weights"), 0, 8)
+    extension.launch(source, "ops::shift", (1, 1, 1), (4, 1, 1), 0, [pointer(x), floats(1)])
+    assert x.tolist() == [14, 79, 79, 14]
 
 
-def test_a_kernel_is_found_by_its_declaration(tmp_path: Path) -> None:
-    build(tmp_path, SOURCE)
+def test_arguments_are_read_from_an_array_of_pointers(tmp_path: Path) -> None:
+    source = build(tmp_path, SOURCE)
     x, by, n = torch.ones(4, dtype=torch.float64, device="cuda"), ctypes.c_double(2), ctypes.c_int(4)
     place = ctypes.c_uint64(int.from_bytes(pointer(x), "little"))
     args = (ctypes.c_void_p * 3)(*(ctypes.addressof(value) for value in (place, by, n)))
-    extension.launch_by_name("void ops::scale<double>(double*, double, int)", (1, 1, 1), (4, 1, 1), 0, ctypes.addressof(args))
+    extension.launch_from(source, "ops::scale<double>", (1, 1, 1), (4, 1, 1), 0, ctypes.addressof(args))
     assert x.tolist() == [0, 0, 0, 0], "weights are zeros"
-    with pytest.raises(CompileError, match="is no kernel of an extension of this process"):
-        extension.launch_by_name("void ops::other<double>(double*)", (1, 1, 1), (4, 1, 1), 0, ctypes.addressof(args))
+
+
+TYPES = """
+#include <ATen/ATen.h>
+template <typename T> struct Two;
+template <> struct Two<int64_t> { static constexpr int value = 2; };
+namespace { struct Square { __device__ float operator()(float x) const { return x * x; } }; }
+template <typename T> __global__ void fill(T* x) { x[threadIdx.x] = Two<T>::value; }
+template <typename F> __global__ void each(float* x, F f) { x[threadIdx.x] = f(x[threadIdx.x]); }
+__global__ void count(int64_t* x, const float* y) { gpuAtomicAdd(x, int64_t(3)); printf("%f", y[0]); }
+template <typename T> __global__ void most(T* x, T y) { x[0] = std::max(y, std::numeric_limits<T>::lowest()) * std::exp(T(0)) + M_PI * 0; }
+"""
+
+
+def test_types_are_called_as_the_device_calls_them(tmp_path: Path) -> None:
+    source = build(tmp_path, TYPES)
+    x, y = torch.zeros(4, dtype=torch.int64, device="cuda"), torch.full((4,), 3.0, device="cuda")
+    one, four = (1, 1, 1), (4, 1, 1)
+    extension.launch(source, "fill<long>", one, four, 0, [pointer(x)])
+    extension.launch(source, "count", one, four, 0, [pointer(x), pointer(y)])
+    extension.launch(source, "each<(anonymous namespace)::Square>", one, four, 0, [pointer(y), b"\0"])
+    assert (x.tolist(), y.tolist()) == ([14, 2, 2, 2], [9, 9, 9, 9])
+    half = torch.zeros(1, dtype=torch.float16, device="cuda")
+    extension.launch(source, "most<c10::Half>", one, one, 0, [pointer(half), np.float16(-7).tobytes()])
+    assert half.tolist() == [-7]
+    with pytest.raises(CompileError, match="kernel each is given a type without a name, such as a lambda: write a struct with a"):
+        extension.launch(source, "each<run()::{lambda(float)#1}>", one, four, 0, [pointer(y), b"\0"])
 
 
 def test_arguments_are_checked_before_the_launch(tmp_path: Path) -> None:

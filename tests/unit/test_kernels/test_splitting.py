@@ -39,6 +39,18 @@ def halves(source: str) -> Split:
         ("static __device__ int count = 0;", "static __device__ int count = 0;", " __device__ int count = 0;"),
         ('extern "C" { int f(); }', 'extern "C" { int f(); }', 'extern "C" {  }'),
         ("static const int a[] = {1, 2};", "static const int a[] = {1, 2};", "static const int a[] = {1, 2};"),
+        ("static int calls = count();", "static int calls = count();", NOTHING),
+        ("void f(int a, cudaStream_t s = 0);", "void f(int a, cudaStream_t s = 0);", NOTHING),
+        ("struct A { A(int x) : a(x), b{x} { std::log(x); } int a, b; };", "struct A { A(int x) : a(x), b{x} { std::log(x); } int a, b; };",
+         "struct A {  int a, b; };"),
+        ("struct A { A() = default; cudaStream_t s; };", "struct A { A() = default; cudaStream_t s; };", NOTHING),
+        ("struct A { __device__ bool operator==(A b) { return true; } int a; };", "struct A {  int a; };",
+         "struct A { __device__ bool operator==(A b) { return true; } int a; };"),
+        ("__device__ void operator+=(A &a, A b) { a.x += b.x; }", NOTHING, "__device__ void operator+=(A &a, A b) { a.x += b.x; }"),
+        ("#include <c10/cuda/CUDAGuard.h>", NOTHING, NOTHING),
+        ("#include <vector> /* of\nC++ */\nint f();", "#include <vector> /* of\nC++ */\nint f();", "\n\n"),
+        ("constexpr int f(int a) { return std::max(a, 1); }", "constexpr int f(int a) { return std::max(a, 1); }",
+         "constexpr int f(int a) { return std::max(a, 1); }"),
     ],
 )  # fmt: skip
 def test_each_declaration_goes_where_it_is_used(source: str, host: str, device: str) -> None:
@@ -48,15 +60,16 @@ def test_each_declaration_goes_where_it_is_used(source: str, host: str, device: 
 
 def test_a_kernel_is_a_stub_on_the_host() -> None:
     found = halves("namespace a { namespace { __global__ void k(const float *x, int n = 3) { } } }")
-    assert '{ ::wooly::Launch wooly_launch(WOOLY_SOURCE, "a::k", {std::string()}); wooly_launch.add(x); wooly_launch.add(n); ' in found.host
+    assert '{ ::wooly::Launch wooly_launch(WOOLY_SOURCE, "a::k", {std::string()}); if (wooly_launch.named()) return; ' in found.host
+    assert "wooly_launch.add(x); wooly_launch.add(n); wooly_launch.run(); }" in found.host
     assert found.device == "namespace a { inline namespace wooly_local { __global__ void k(const float *x, int n = 3) { } } }"
-    assert (found.names, found.templates) == (("a::k",), frozenset())
+    assert found.names == ("a::k",)
 
 
 def test_an_instance_of_a_template_is_named_by_its_arguments() -> None:
     found = halves("template <typename T, int N = 4, bool B> static __global__ void __launch_bounds__(N) k(T x[]) {}")
     assert '"k", {std::string(), ::wooly::type_name<T>(), ::wooly::value_name(N), ::wooly::value_name(B)}' in found.host
-    assert (found.names, found.templates) == ((), frozenset({"k"}))
+    assert found.names == ()
     assert "static" not in found.device
     assert halves("template <> __global__ void k<float>(float* x) {}").names == ("k<float>",)
 
@@ -68,6 +81,9 @@ def test_an_instance_of_a_template_is_named_by_its_arguments() -> None:
         ("void f() { a::k<float, 2><<<dim3(1, 2), n >> 3, 0, s>>>(x, g(1)); }",
          "void f() { (::wooly::configure(dim3(1, 2), n >> 3, 0, s), a::k<float, 2>(x, g(1))); }"),
         ("#define RUN(k) k<<<1, 2>>>(x)", "#define RUN(k) (::wooly::configure(1, 2), k(x))"),
+        ("#define RUN(k) k<int> \\\n<<<1, 2>>>(x)", "#define RUN(k) (::wooly::configure(1, 2), k<int> (x))\n"),
+        ("void f() { k<(N > 4), T><<<{1, 2, 3}, 2>>>(x); }", "void f() { (::wooly::configure({1, 2, 3}, 2), k<(N > 4), T>(x)); }"),
+        ("void f() { auto g = &k<T>; (*g)<<<1, 2>>>(x); }", "void f() { auto g = &k<T>; (::wooly::configure(1, 2), (*g)(x)); }"),
         ('void f() { g("<<<"); /* k<<<1, 1>>>() */ }', 'void f() { g("<<<"); /* k<<<1, 1>>>() */ }'),
         ("std::ostream& f() { return a << b << c; }", "std::ostream& f() { return a << b << c; }"),
     ],
@@ -80,6 +96,34 @@ def test_macros_that_stand_for_attributes() -> None:
     found = halves("#define INLINE __device__ __forceinline__\n#define BOTH __host__ INLINE\nINLINE int f() {}\nBOTH int g() {}\n")
     assert "f()" not in found.host and "g()" in found.host
     assert "f()" in found.device and "g()" in found.device
+
+
+def test_macros_that_define_kernels() -> None:
+    source = """#define KERNEL(name, op) \\
+  __global__ void name##_kernel(float* x, float by) { x[0] = x[0] op by; } /* #op */ \\
+  void name(float* x) { name##_kernel<<<1, 1>>>(x, 2); }
+#define TWICE(name) KERNEL(name, *)
+namespace ops {
+KERNEL(add, +)
+TWICE(mul);
+}
+"""
+    found = halves(source)
+    assert found.names == ("ops::add_kernel", "ops::mul_kernel")
+    assert "__global__ void add_kernel(float* x, float by) { x[0] = x[0] + by; }" in found.device
+    assert "void mul(float* x) { (::wooly::configure(1, 1), mul_kernel(x, 2)); }" in found.host
+    assert "void add(float* x)" not in found.device
+
+
+def test_macros_before_the_name_of_a_kernel() -> None:
+    found = halves("template <typename T> C10_LAUNCH_BOUNDS_1(512) __global__ void BOUNDS(3) k(T x) {}")
+    assert '"k", {std::string(), ::wooly::type_name<T>()}); ' in found.host and "wooly_launch.add(x);" in found.host
+
+
+def test_parameter_packs() -> None:
+    found = halves("template <int N, typename... T> __global__ void k(T... x) {}")
+    assert "{std::string(), ::wooly::value_name(N), ::wooly::type_name<T>()...}" in found.host
+    assert "(wooly_launch.add(x), ...);" in found.host
 
 
 def test_variables_are_named_for_the_compiler() -> None:
@@ -98,9 +142,11 @@ def test_accessors_are_given_as_pointer_and_sizes() -> None:
     [
         ("void f() {", "line 1: this bracket is not closed in the same file"),
         (
-            "\ntemplate <typename... T> __global__ void k(T... x) {}",
+            "\ntemplate <template <typename> class F> __global__ void k(int x) {}",
             "line 2: kernel k has template parameters of a kind that only nvcc takes",
         ),
+        ("\n#include <thrust/sort.h>", "line 2: thrust/sort.h launches on a GPU of this machine; use torch's operations in its place"),
+        ("#define K(n) __global__ void n(int) {}\n\nK(a)", "line 3: macro K: line 1: parameter 0 of this kernel has no name"),
         ("__global__ void k(int) {}", "line 1: parameter 0 of this kernel has no name"),
         ("void f() { k<<<1, 2; }", "line 1: this launch is not understood"),
     ],
