@@ -224,7 +224,21 @@ def _softmax(log: bool) -> Callable[..., Any]:
     return softmax
 
 
+def _projected(self: Tensor, mask: Tensor) -> Any:
+    """The elements of a COO tensor at the places of another one, 0 where it has none."""
+    if mask.layout is not _COO or self.size() != mask.size() or self.sparse_dim() != mask.sparse_dim() or not (self._nnz() and mask._nnz()):
+        return NotImplemented
+    (indices, values), wanted = parts(self.coalesce()), mask._indices()
+    sizes = self.size()[: self.sparse_dim()]
+    there, flat = _flattened(indices, sizes), _flattened(wanted, sizes)
+    place = torch.searchsorted(there, flat).clamp(max=there.size(0) - 1)
+    found = (there[place] == flat).view(-1, *(1 for _ in values.size()[1:]))
+    return coo(wanted.clone(), torch.where(found, values[place], 0), self.size(), mask.is_coalesced())
+
+
 def _sparse_mask(self: Tensor, mask: Tensor) -> Any:
+    if self.layout is _COO:
+        return _projected(self, mask)
     if self.layout is not torch.strided or self.size() != mask.size():
         return NotImplemented
     if mask.layout is _COO and mask.sparse_dim():

@@ -78,6 +78,7 @@ ON_DEVICE: dict[str, Callable[[str], Any]] = {
     "add": lambda d: [matrix(d) + coo(d), torch.add(matrix(d), coo(d), alpha=3)],
     "add in place": lambda d: [_added(matrix(d), coo(d), 1), _added(matrix(d), coo(d), -0.5)],
     "mask": lambda d: matrix(d).sparse_mask(coo("cpu").coalesce().to(d)),
+    "mask of a sparse tensor": lambda d: [matrix(d).to_sparse().sparse_mask(coo(d)), coo(d).sparse_mask(matrix(d).to_sparse())],
     "clone": lambda d: [coo(d).clone(), csr(d).clone()],
     "transpose": lambda d: coo(d).t(),
     "half": lambda d: coo(d).half() @ matrix(d).half().t() if d == "cuda" else (coo(d) @ matrix(d).t()).half(),
