@@ -42,6 +42,11 @@ _OF_CUDA: Final = (
 
 _ON_DEVICE: Final = {
     "wooly_torch.h": re.compile(r"\b(?:c10|at|torch)::|\b(?:Half|BFloat16|gpuAtomic\w+|CUDA_\w*KERNEL_\w+|C10_\w+|WARP_\w+)\b"),
+    **{
+        f"cub/{scope.lower()}/{scope.lower()}_{name}.cuh": re.compile(rf"\bcub::{scope}{name.title().replace('_', '')}\b")
+        for scope, names in (("Block", "load store reduce scan radix_sort exchange histogram"), ("Warp", "reduce scan"))
+        for name in names.split()
+    },
     **{header: re.compile(rf"\b(?:std|at)::(?:{names.replace(', ', '|')})\b") for header, names in STD.items()},
 }
 """Headers of which a source uses something, beside those that all of torch's sources have."""

@@ -25,6 +25,7 @@ _TOKEN: Final = re.compile(
 )
 _DIRECTIVE: Final = re.compile(r"[ \t]*#(?:\\\n|//[^\n]*|/\*(?s:.*?)\*/|[^\n])*")
 _INCLUDE: Final = re.compile(r'\s*#\s*include\s*(?:"(?P<near>[^"]+)"|<(?P<far>[^>]+)>)')
+_LINE: Final = re.compile(r'#line (?P<number>\d+) "(?P<file>[^"]*)"\n')
 _DEFINE: Final = re.compile(r"\s*#\s*define\s+(?P<name>\w+)(?:\((?P<params>[^)]*)\))?(?:\s|\\\n)+(?P<body>.*)", re.DOTALL)
 
 _ATTRIBUTES: Final = frozenset({"__global__", "__device__", "__host__", "__constant__", "__shared__", "__managed__"})
@@ -80,6 +81,7 @@ _CUDA_HEADERS: Final = ("ATen/cuda/", "ATen/native/cuda/", "c10/cuda/", "THC/", 
 """Of which ``wooly_extension.h`` has the host's part."""
 _DEVICE_WIDE: Final = ("thrust/", "cub/device/")
 """Headers whose functions launch kernels of their own."""
+_OTHER_LAUNCHES: Final = "launches on a GPU of this machine; use torch's operations in its place"
 _ACCESSOR: Final = re.compile(r"\bPackedTensorAccessor(?:32|64)?\b")
 _LOCAL: Final = "wooly_local"
 """What a namespace without a name is called in the device's text."""
@@ -111,7 +113,7 @@ def inline_headers(path: Path, folders: Sequence[Path]) -> str:
     def read(file: Path) -> str:
         seen.add(file.resolve())
         out = [f'#line 1 "{file.name}"']
-        text = file.read_text()
+        text = file.read_text("utf-8", "replace")
         for number, line in enumerate(text.split("\n"), 1):
             found = _INCLUDE.match(line)
             name = found and (found["near"] or found["far"])
@@ -145,9 +147,21 @@ class _Splitter:
         self.names: list[str] = []
 
     def split(self) -> Split:
+        self._refuse()
         self._scope(0, len(self.tokens), ())
         host, device = (_edited(self.source, edits) for edits in (self.host, self.device))
         return Split(host, device, tuple(dict.fromkeys(self.names)))
+
+    def _refuse(self) -> None:
+        """Raise CompileError for what launches kernels in other ways than a remote device can be given."""
+        texts = [token.text for token in self.tokens]
+        for at, (text, mark, name) in enumerate(zip(texts, texts[1:], texts[2:], strict=False)):
+            if mark == "::" and (text == "thrust" or (text == "cub" and name.startswith("Device"))):
+                raise CompileError(f"{self._where(self.tokens[at])}: {text}::{name} {_OTHER_LAUNCHES}")
+            if text == "]" and (mark == "__device__" or (mark, name) == ("__host__", "__device__")):
+                raise CompileError(
+                    f"{self._where(self.tokens[at])}: a lambda for the device has no name there: write a struct with operator()"
+                )
 
     # -- scopes and items
 
@@ -187,7 +201,7 @@ class _Splitter:
         try:
             inner._scope(0, len(inner.tokens), path)
         except CompileError as error:
-            raise CompileError(f"line {self._line(at)}: macro {self.tokens[at].text}: {error}") from error
+            raise CompileError(f"{self._where(self.tokens[at])}: macro {self.tokens[at].text}: {error}") from error
         stop = close + 2 if close + 1 < end and self.tokens[close + 1].text == ";" else close + 1
         span = self.tokens[at].start, self.tokens[stop - 1].end
         for edits, made in ((self.host, inner.host), (self.device, inner.device)):
@@ -274,7 +288,7 @@ class _Splitter:
                 depth -= 1
                 if not depth:
                     return place
-        raise CompileError(f"line {self._line(at)}: this bracket is not closed in the same file")
+        raise CompileError(f"{self._where(self.tokens[at])}: this bracket is not closed in the same file")
 
     def _angle(self, at: int, end: int) -> int:
         """The token that closes the angle bracket at ``at``."""
@@ -287,7 +301,7 @@ class _Splitter:
             if not depth:
                 return place
             place += 1
-        raise CompileError(f"line {self._line(at)}: this angle bracket is not closed in the same file")
+        raise CompileError(f"{self._where(self.tokens[at])}: this angle bracket is not closed in the same file")
 
     # -- what becomes of them
 
@@ -308,12 +322,11 @@ class _Splitter:
                 self.host.append((token.start + define.start("body"), token.end, text))
 
     def _has(self, name: str) -> bool:
-        return name.startswith(_DEVICE_HEADERS) or self.on_device(name)
+        return (name.startswith(_DEVICE_HEADERS) and name != "cub/cub.cuh") or self.on_device(name)
 
     def _include(self, token: _Token, name: str) -> None:
         if name.startswith(_DEVICE_WIDE):
-            line = self.source.count("\n", 0, token.start) + 1
-            raise CompileError(f"line {line}: {name} launches on a GPU of this machine; use torch's operations in its place")
+            raise CompileError(f"{self._where(token)}: {name} {_OTHER_LAUNCHES}")
         if name.startswith(_CUDA_HEADERS):
             self.host.append((token.start, token.end, ""))
         if not self._has(name):
@@ -337,6 +350,10 @@ class _Splitter:
         whole = self.tokens[at].start, self.tokens[stop - 1].end
         if found & {"__global__", "__constant__", "__device__", "__managed__"}:
             self._no_static(at, header_end)
+            if any(self._is_triple(place, "<") for place in range(header_end, stop - 2)):
+                raise CompileError(
+                    f"{self._where(self.tokens[at])}: a kernel that launches kernels is not portable: launch them from the host"
+                )
         if "__global__" in found:
             if body >= 0:
                 self._kernel(at, stop, body, path)
@@ -462,7 +479,7 @@ class _Splitter:
                 place = self._match(place, body)
             place += 1
         if opening < 0:
-            raise CompileError(f"line {self._line(at)}: the parameters of this kernel are not found")
+            raise CompileError(f"{self._where(self.tokens[at])}: the parameters of this kernel are not found")
         name, specialised = self._name(start, opening)
         qualified = "::".join([*path, name])
         template = self._template_arguments(at, start, qualified)
@@ -524,7 +541,9 @@ class _Splitter:
             cut = texts.index("=") if "=" in texts else len(texts)
             texts = texts[:cut]
             if texts[0] == "template" or "(" in texts or len(texts) < 2:
-                raise CompileError(f"line {self._line(at)}: kernel {kernel} has template parameters of a kind that only nvcc takes")
+                raise CompileError(
+                    f"{self._where(self.tokens[at])}: kernel {kernel} has template parameters of a kind that only nvcc takes"
+                )
             pack = "..." if "." in texts else ""
             if texts[0] in ("typename", "class"):
                 found.append(f"::wooly::type_name<{texts[-1]}>(){pack}")
@@ -554,7 +573,7 @@ class _Splitter:
         cut = next((i for i, text in enumerate(texts) if text in ("=", "[")), len(texts))
         name = texts[cut - 1]
         if not re.match(r"[A-Za-z_]", name) or cut < 2:
-            raise CompileError(f"line {self._line(low)}: parameter {number} of this kernel has no name")
+            raise CompileError(f"{self._where(self.tokens[low])}: parameter {number} of this kernel has no name")
         last = low + cut - 1
         written = self.source[self.tokens[low].start : self.tokens[last].start]
         if not _ACCESSOR.search(written):
@@ -579,7 +598,7 @@ class _Splitter:
             while high < stop - 2 and not self._is_triple(high, ">"):
                 high = self._match(high, stop) + 1 if self.tokens[high].text in ("(", "[", "{") else high + 1
             if high >= stop - 2 or high + 3 >= stop or self.tokens[high + 3].text != "(":
-                raise CompileError(f"line {self._line(place)}: this launch is not understood")
+                raise CompileError(f"{self._where(self.tokens[place])}: this launch is not understood")
             close = self._match(high + 3, stop)
             callee = self._callee(place, at)
             first = self.tokens[callee]
@@ -602,8 +621,14 @@ class _Splitter:
             first -= 2 if first - 2 >= at and re.match(r"\w", self.tokens[first - 2].text) else 1
         return first
 
-    def _line(self, at: int) -> int:
-        return self.source.count("\n", 0, self.tokens[at].start) + 1
+    def _where(self, token: _Token) -> str:
+        """The line of a token, and its file if the source has headers of its own in it."""
+        before, newline = self.source[: token.start], "\n"
+        directive = before.rfind("#line ")
+        found = _LINE.match(before, max(directive, 0))
+        if found is None:
+            return f"line {before.count(newline) + 1}"
+        return f"{found['file']}, line {int(found['number']) + before.count(newline, found.end())}"
 
 
 def _tokens(source: str) -> list[_Token]:
@@ -611,9 +636,14 @@ def _tokens(source: str) -> list[_Token]:
     at, fresh = 0, True  # at the start of a line
     while at < len(source):
         directive = _DIRECTIVE.match(source, at) if fresh else None
-        if directive:
+        if directive and re.match(r"\s*#\s*if\s+0\b", directive[0]):
+            at = _after_branch(source, directive.end())
             found.append(_Token(directive[0], directive.start(), directive.end()))
-            at, fresh = directive.end(), False
+        elif directive:
+            found.append(_Token(directive[0], directive.start(), directive.end()))
+            at = directive.end()
+        if directive:
+            fresh = False
             continue
         token = _TOKEN.match(source, at)
         assert token is not None, "any character is a token"
@@ -624,6 +654,16 @@ def _tokens(source: str) -> list[_Token]:
             found.append(_Token(token[0], at, token.end()))
         at = token.end()
     return found
+
+
+def _after_branch(source: str, at: int) -> int:
+    """The end of what ``#if 0`` leaves out: the line before its ``#else``, ``#elif`` or ``#endif``."""
+    depth = 0
+    for found in re.finditer(r"^[ \t]*#[ \t]*(if|else|elif|endif)", source[at:], re.MULTILINE):
+        if not depth and found[1] != "if":
+            return at + found.start() - 1
+        depth += (found[1] == "if") - (found[1] == "endif")
+    return len(source)
 
 
 def _substituted(body: str, given: dict[str, str]) -> str:

@@ -39,6 +39,8 @@ def halves(source: str) -> Split:
         ("static __device__ int count = 0;", "static __device__ int count = 0;", " __device__ int count = 0;"),
         ('extern "C" { int f(); }', 'extern "C" { int f(); }', 'extern "C" {  }'),
         ("static const int a[] = {1, 2};", "static const int a[] = {1, 2};", "static const int a[] = {1, 2};"),
+        ("#if 0\nit's { not C++\n#if 1\n#else\n#endif\n#endif\nint f();", "#if 0\nit's { not C++\n#if 1\n#else\n#endif\n#endif\nint f();",
+         "#if 0\nit's { not C++\n#if 1\n#else\n#endif\n#endif\n"),
         ("static int calls = count();", "static int calls = count();", NOTHING),
         ("void f(int a, cudaStream_t s = 0);", "void f(int a, cudaStream_t s = 0);", NOTHING),
         ("struct A { A(int x) : a(x), b{x} { std::log(x); } int a, b; };", "struct A { A(int x) : a(x), b{x} { std::log(x); } int a, b; };",
@@ -146,6 +148,10 @@ def test_accessors_are_given_as_pointer_and_sizes() -> None:
             "line 2: kernel k has template parameters of a kind that only nvcc takes",
         ),
         ("\n#include <thrust/sort.h>", "line 2: thrust/sort.h launches on a GPU of this machine; use torch's operations in its place"),
+        ("\nvoid f() { thrust::sort(a, b); }", "line 2: thrust::sort launches on a GPU of this machine"),
+        ("void f() { cub::DeviceScan::Sum(a, n, x, y, 3); }", "line 1: cub::DeviceScan launches on a GPU of this machine"),
+        ("void f() { g([=] __host__ __device__ (int i) {}); }", "line 1: a lambda for the device has no name there"),
+        ("__device__ void f() { k<<<1, 1>>>(); }", "line 1: a kernel that launches kernels is not portable: launch them from the host"),
         ("#define K(n) __global__ void n(int) {}\n\nK(a)", "line 3: macro K: line 1: parameter 0 of this kernel has no name"),
         ("__global__ void k(int) {}", "line 1: parameter 0 of this kernel has no name"),
         ("void f() { k<<<1, 2; }", "line 1: this launch is not understood"),
@@ -166,3 +172,18 @@ def test_own_headers_are_part_of_the_source(tmp_path: Path) -> None:
         '#line 1 "k.cu"', "#include <vector>", '#line 1 "a.cuh"', '#line 1 "b.cuh"', "int b;", '#line 2 "a.cuh"', "int a;",
         '#line 3 "k.cu"', "int k;",
     ]  # fmt: skip
+
+
+def test_sources_in_other_encodings(tmp_path: Path) -> None:
+    (tmp_path / "k.cu").write_bytes(b"// caf\xe9\r\n#define A \\\r\n  1\r\nint a;\r\n")
+    assert split(inline_headers(tmp_path / "k.cu", []), bool).host.endswith("#define A \\\n  1\nint a;\n")
+
+
+def test_a_refusal_names_the_file_and_the_line(tmp_path: Path) -> None:
+    (tmp_path / "a.cuh").write_text("int a;\n\n__global__ void k(int) {}\n")
+    (tmp_path / "k.cu").write_text('#include "a.cuh"\n')
+    with pytest.raises(CompileError, match=r"^a\.cuh, line 3: parameter 0 of this kernel has no name$"):
+        split(inline_headers(tmp_path / "k.cu", []), bool)
+    (tmp_path / "k.cu").write_text("\n#include <thrust/sort.h>\n")
+    with pytest.raises(CompileError, match=r"^k\.cu, line 2: thrust/sort\.h launches on a GPU"):
+        split(inline_headers(tmp_path / "k.cu", []), bool)
