@@ -70,7 +70,7 @@ def build_cuda(
     CompileError with the compiler's log, or ToolchainMissing."""
     math = Math.NATIVE if _FAST.intersection(options) else Math.STRICT
     plain = tuple(option for option in options if option not in _FAST)
-    key = _key("cuda", source, *plain, "\0", *names, file, nvrtc_version(), int(math), drops_prints)
+    key = _key("cuda", source, *plain, "\0", *names, file, nvrtc_version(), (int(math), drops_prints))
     found = _remembered(key)
     if found is None:
         with progress.slow(f"compiling {file}"):
