@@ -153,6 +153,8 @@ struct cudaDeviceProp {
   size_t totalConstMem = 64 << 10;
 };
 
+namespace cooperative_groups {}  // for the names that files give it
+
 namespace wooly {
 
 struct Held {

@@ -25,10 +25,13 @@ struct Sum {
 SOURCE = r"""
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <cooperative_groups.h>
 #include <cuda.h>
 #include <cuda_runtime.h>
 #include <vector>
 #include "helpers.cuh"
+
+namespace cg = cooperative_groups;
 
 namespace ops {
 namespace {
@@ -81,7 +84,7 @@ struct Params {
 
 }  // namespace ops
 
-template <class T> __global__ void transposed(ops::Params p) {
+template <class T> static __global__ void transposed(ops::Params p) {
   const int at = blockIdx.x * blockDim.x + threadIdx.x;
   if (at >= p.sizes[0] * p.sizes[1]) return;
   const int row = at / p.sizes[1], column = at % p.sizes[1];
