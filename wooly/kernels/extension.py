@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from blake3 import blake3
 
 from wis.dtypes import DType
 from wis.kernel.module import ArgKind, Argument
@@ -181,8 +182,11 @@ def _translated(path: Path, folder: Path, flags: Sequence[str], includes: Sequen
     names = [f"using cuda::std::{name};" for header in heads if header in STD for name in STD[header].split(", ")]
     begin += f"namespace std {{ {' '.join(names)} }}\n" if names else ""
     options = ["-w", *_options(flags), *(f"-I{include}" for include in includes)]
-    _sources[str(target)] = _Source(path.name, begin + parts.device, options, parts)
-    text = f'#define WOOLY_SOURCE "{target}"\n#define __CUDACC__\n{parts.host}'
+    device = begin + parts.device
+    digest = blake3("\0".join((device, *options)).encode()).hexdigest()
+    name = f"{target} {digest[:16]}"  # modules of older versions keep their kernels
+    _sources[name] = _Source(path.name, device, options, parts)
+    text = f'#define WOOLY_SOURCE "{name}"\n#define __CUDACC__\n{parts.host}'
     if not target.is_file() or target.read_text() != text:  # what is newer is compiled again
         target.write_text(text)
     return str(target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ __global__ void shift(float* x, float by) { x[threadIdx.x] += by + weights[0]; }
 
 
 def build(folder: Path, source: str, run: Any = None, **more: Any) -> str:
-    """Through torch's function, whose compilation of C++ ``run`` replaces; the name of the C++ source that it gets."""
+    """Through torch's function, whose compilation of C++ ``run`` replaces; what the C++ source that it gets calls itself."""
     given: dict[str, Any] = {}
 
     def _jit_compile(name: str, sources: Any, extra_cflags: Any, extra_cuda_cflags: Any, build_directory: str, with_cuda: Any) -> None:
@@ -41,7 +42,8 @@ def build(folder: Path, source: str, run: Any = None, **more: Any) -> str:
     module._jit_compile("k", [str(folder / "k.cu"), "bindings.cpp"], None, more.get("flags"), str(folder), None)
     assert given["with_cuda"] is False and given["sources"][1] == "bindings.cpp"
     assert "-DWOOLY_BINDINGS" in given["flags"]
-    return str(given["sources"][0])
+    (name,) = re.findall(r'#define WOOLY_SOURCE "(.*)"', Path(given["sources"][0]).read_text())
+    return str(name)
 
 
 def pointer(tensor: torch.Tensor) -> bytes:
@@ -115,6 +117,16 @@ def test_types_are_called_as_the_device_calls_them(tmp_path: Path) -> None:
     assert half.tolist() == [-7]
     with pytest.raises(CompileError, match="kernel each is given a type without a name, such as a lambda: write a struct with a"):
         extension.launch(source, "each<run()::{lambda(float)#1}>", one, four, 0, [pointer(y), b"\0"])
+
+
+def test_functions_of_an_older_version_launch_the_kernels_of_that_version(tmp_path: Path) -> None:
+    """torch keeps a module that is loaded, and builds a changed source as another one."""
+    first, second = (build(tmp_path, f"__global__ void k(float* x) {{ x[threadIdx.x] = {n}; }}") for n in (1, 2))
+    x = torch.zeros(2, device="cuda")
+    extension.launch(second, "k", (1, 1, 1), (2, 1, 1), 0, [pointer(x)])
+    assert x.tolist() == [2, 2]
+    extension.launch(first, "k", (1, 1, 1), (2, 1, 1), 0, [pointer(x)])
+    assert x.tolist() == [1, 1]
 
 
 def test_arguments_are_checked_before_the_launch(tmp_path: Path) -> None:
