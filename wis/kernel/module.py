@@ -136,9 +136,8 @@ def _complaints(module: Module, entry: Entry, argument: Argument, given: list[in
                 yield f"{field.dtype} is not an element type"
             elif not 0 <= field.offset <= argument.nbytes - DType(field.dtype).itemsize:
                 yield f"a field at byte {field.offset} of {argument.nbytes}"
-            pointer = 0 <= field.param < len(entry.kernel.params) and isinstance(entry.kernel.params[field.param], BufferParam)
-            if pointer and field.dtype != DType.U64:
-                yield f"a pointer of type {field.dtype}"
+            known = entry.kernel.params[field.param : field.param + 1] if field.param >= 0 else ()
+            pointer = field.dtype == DType.U64 and any(isinstance(param, BufferParam) for param in known)
             yield from _parameter(entry, field.param, BufferParam if pointer else ScalarParam, given)
         return
     if argument.kind == ArgKind.SCALAR and argument.dtype not in DType._value2member_map_:

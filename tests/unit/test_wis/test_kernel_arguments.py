@@ -31,6 +31,8 @@ def module(**changes: Any) -> Module:
 def test_a_module_as_the_front_end_makes_it() -> None:
     assert check_module(module()) == []
     assert check_module(Module(1, (Entry("k", KERNEL, ()),))) == []
+    pointer = Argument(ArgKind.STRUCT, "s", nbytes=16, fields=(Field(0, DType.U64, 0), Field(8, DType.I32, 1)))
+    assert check_module(Module(1, (Entry("k", KERNEL, (pointer, GOOD[3])),), (Variable("v", 4, 0, b""),))) == []
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,7 @@ def test_a_module_as_the_front_end_makes_it() -> None:
         ({"a1": {"fields": (Field(-1, DType.I32, 1),)}}, "a field at byte -1 of 8"),
         ({"a1": {"fields": (Field(0, 99, 1),)}}, "99 is not an element type"),
         ({"a1": {"fields": (Field(0, DType.I32, 0),)}}, "parameter 0 is not of this kind"),
+        ({"a1": {"fields": (Field(0, DType.U64, -3),)}}, "parameter -3 of 3"),
         ({"a2": {"dtype": 99}}, "99 is not an element type"),
         ({"a3": {"variable": 1}}, "variable 1 of 1"),
         ({"a3": {"param": -1}}, "parameter -1 of 3"),
