@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -11,7 +11,7 @@ from wooly.activation import activate
 from wooly.config import Config
 from wooly.device import install
 
-__all__ = ["switch_on", "link", "same"]
+__all__ = ["switch_on", "link", "same", "address_of"]
 
 _links: Final[dict[int, LoopbackLink]] = {}
 
@@ -28,6 +28,12 @@ def switch_on() -> None:
     torch.set_num_threads(1)
     if not install.installed():
         activate(Config(), link)
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """Of the first element of one of our tensors, as kernels see it."""
+    pointer: Any = tensor.data_ptr()  # ours, which torch declares as a number
+    return int(pointer.address)
 
 
 def same(ours: torch.Tensor, expected: torch.Tensor) -> None:

@@ -31,7 +31,7 @@ _HOST_HEADER: Final = Path(__file__).with_name("wooly_extension.h")
 _OF_CUDA: Final = (
     "ATen/cuda/CUDAContext.h", "ATen/cuda/Exceptions.h", "ATen/cuda/CUDAEvent.h", "ATen/cuda/CUDAUtils.h", "ATen/cuda/Atomic.cuh",
     "ATen/cuda/DeviceUtils.cuh", "ATen/cuda/CUDAGuard.h", "ATen/cuda/CUDAApplyUtils.cuh", "ATen/cuda/CUDAContextLight.h",
-    "ATen/cuda/detail/KernelUtils.h", "ATen/cuda/detail/IndexUtils.cuh", "ATen/AccumulateType.h", "c10/cuda/CUDAException.h",
+    "ATen/cuda/detail/KernelUtils.h", "ATen/cuda/detail/IndexUtils.cuh", "c10/cuda/CUDAException.h",
     "c10/cuda/CUDAGuard.h", "c10/cuda/CUDAStream.h", "c10/cuda/CUDAFunctions.h", "c10/cuda/CUDAMathCompat.h",
     "c10/cuda/CUDACachingAllocator.h",
     "THC/THC.h", "THC/THCAtomics.cuh", "THC/THCDeviceUtils.cuh", "cub/cub.cuh", "cub/block/block_reduce.cuh", "cuda.h", "cuda_bf16.h",
@@ -137,7 +137,7 @@ def patch(module: Any) -> None:
             *(values.get("extra_cflags") or ()),
             *defined,
             *bindings,
-            f"-I{_stubs(folder)}",
+            f"-I{_empty_headers(folder)}",
             "-include",
             str(_HOST_HEADER),
         ]
@@ -145,6 +145,8 @@ def patch(module: Any) -> None:
         try:
             return original(*given.args, **given.kwargs)
         except RuntimeError as error:
+            if not str(error).startswith("Error building extension"):
+                raise  # no compiler or ninja, or what the extension raised when it was imported
             raise CompileError(_said(values["name"], str(error))) from error
 
     module._jit_compile = jit_compile
@@ -158,15 +160,15 @@ def _said(name: str, text: str) -> str:
     )
 
 
-def _stubs(folder: Path) -> Path:
-    """A folder of empty headers. It lies in the folder of the build, whose commands name it."""
-    stubs = folder / "wooly_include"
+def _empty_headers(folder: Path) -> Path:
+    """A folder of them. It lies in the folder of the build, whose commands name it."""
+    include = folder / "wooly_include"
     for name in _OF_CUDA:
-        file = stubs / name
+        file = include / name
         if not file.is_file():
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text("")
-    return stubs
+    return include
 
 
 def _translated(path: Path, folder: Path, flags: Sequence[str], includes: Sequence[str]) -> str:

@@ -577,10 +577,9 @@ struct CUDAEvent {
 };
 }}  // namespace at::cuda
 
-#ifndef WOOLY_HAS_RESTRICT
+/* torch has it for nvcc only. */
 namespace torch { namespace headeronly {
 template <typename T> struct RestrictPtrTraits { typedef T *__restrict__ PtrType; };
 }}
 namespace at { using torch::headeronly::RestrictPtrTraits; }
 namespace torch { using torch::headeronly::RestrictPtrTraits; }
-#endif

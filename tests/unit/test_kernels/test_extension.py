@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.device import address_of
 from wooly.errors import CompileError, KernelArgumentError
 from wooly.kernels import extension
 
@@ -47,8 +48,7 @@ def build(folder: Path, source: str, run: Any = None, **more: Any) -> str:
 
 
 def pointer(tensor: torch.Tensor) -> bytes:
-    address: int = tensor.data_ptr().address  # type: ignore[attr-defined]  # our own pointers
-    return address.to_bytes(8, "little")
+    return address_of(tensor).to_bytes(8, "little")
 
 
 def floats(*values: float) -> bytes:
@@ -165,6 +165,14 @@ def test_memory_that_was_given_back_is_no_memory_any_more() -> None:
     with pytest.raises(KernelArgumentError, match="is no address from cudaMalloc"):
         extension.free(address)
     extension.free(0)
+
+
+def test_what_is_no_fault_of_the_source_keeps_its_words(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("Ninja is required to load C++ extensions (pip install ninja to get it)")
+
+    with pytest.raises(RuntimeError, match=r"^Ninja is required"):
+        build(tmp_path, SOURCE, run=fail)
 
 
 def test_what_does_not_compile_is_said_in_a_sentence(tmp_path: Path) -> None:

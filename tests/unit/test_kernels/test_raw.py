@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import wooly
+from tests.support.device import address_of
 from tests.support.loopback import LoopbackLink
 from wooly.errors import CompileError, DeviceAssertError, KernelArgumentError, KernelLaunchError, OutOfFuelError
 from wooly.link import Flush
@@ -176,9 +177,9 @@ def test_pointers_in_a_struct_are_addresses() -> None:
     """Also of the middle of a buffer that takes more than one unit of addresses."""
     kernel = wooly.RawKernel(SCATTER, "f")
     x, y = torch.arange(600_000.0, device="cuda"), torch.zeros(4, device="cuda")
-    kernel(1, 4, (params(x[500_000:].data_ptr().address, y[1:].data_ptr().address),))  # type: ignore[attr-defined]  # our own pointers
+    kernel(1, 4, (params(address_of(x[500_000:]), address_of(y[1:])),))
     assert y.tolist() == [0, 1_000_000, 1_000_002, 1_000_004]
-    kernel(1, 4, (params(x.data_ptr().address, y.data_ptr().address, x[5:].data_ptr().address),))  # type: ignore[attr-defined]  # same
+    kernel(1, 4, (params(address_of(x), address_of(y), address_of(x[5:])),))
     assert y.tolist() == [5, 7, 9, 1_000_004]
 
 
@@ -186,10 +187,10 @@ def test_an_address_of_nothing_is_refused_before_the_launch() -> None:
     kernel = wooly.RawKernel(SCATTER, "f")
     y = torch.zeros(4, device="cuda")
     with pytest.raises(KernelArgumentError, match=r"points to 0x7fff00000000 at byte 0, which is no memory of the device"):
-        kernel(1, 4, (params(0x7FFF00000000, y.data_ptr().address),))  # type: ignore[attr-defined]  # our own pointers
-    released = torch.zeros(4, device="cuda").data_ptr().address  # type: ignore[attr-defined]  # same
+        kernel(1, 4, (params(0x7FFF00000000, address_of(y)),))
+    released = address_of(torch.zeros(4, device="cuda"))
     with pytest.raises(KernelArgumentError, match="is no memory of the device"):
-        kernel(1, 4, (params(released, y.data_ptr().address),))  # type: ignore[attr-defined]  # same
+        kernel(1, 4, (params(released, address_of(y)),))
     assert y.tolist() == [0, 0, 0, 0]
 
 
