@@ -144,7 +144,8 @@ def _layout(shape: Sequence[int], dtype: Any, strides: Sequence[int] | None, ord
 def device_array(shape: Any, dtype: Any = np.float64, strides: Any = None, order: str = "C", stream: Any = 0) -> DeviceArray:
     """New memory on the device, of zeros. Raises QuotaExceeded."""
     like = _layout(shape if isinstance(shape, tuple) else (shape,), dtype, strides, order)
-    return DeviceArray(torch.zeros(max(like.nbytes, 1), dtype=torch.uint8, device="cuda"), 0, like)
+    low, high = np.lib.array_utils.byte_bounds(like)
+    return DeviceArray(torch.zeros(max(high - low, 1), dtype=torch.uint8, device="cuda"), like.ctypes.data - low, like)
 
 
 def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
@@ -155,7 +156,7 @@ def device_array_like(ary: Any, stream: Any = 0) -> DeviceArray:
 
 
 def to_device(obj: Any, stream: Any = 0, copy: bool = True, to: Any = None) -> DeviceArray:
-    """A copy of an array on the device, in ``to`` if that is given."""
+    """A copy on the device of an array of this machine, in ``to`` if that is given; an array or a tensor of the device as it is."""
     if _is_tensor(obj) or isinstance(obj, DeviceArray):
         return as_cuda_array(obj)
     host = np.asanyarray(obj)

@@ -65,6 +65,12 @@ def test_a_tensor_and_its_array_are_one_memory() -> None:
     assert array[3].copy_to_host().tolist() == [8, 12]
 
 
+def test_memory_reaches_as_far_as_its_strides() -> None:
+    array = device_array((3, 2), np.float64, strides=(64, 8))
+    array[...] = np.arange(6.0).reshape(3, 2)
+    assert array.copy_to_host().tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
 def test_memory_is_of_zeros_and_is_counted() -> None:
     before = torch.cuda.memory_allocated()
     array = device_array((256, 4), np.float32)
