@@ -32,8 +32,8 @@ class _Alignment:
     """
 
     def __init__(self, log_probs: Tensor, targets: Tensor, inputs: Sequence[int], lengths: Sequence[int], blank: int) -> None:
-        check = log_probs.dim() == 3 and log_probs.dtype in _SUFFIXES and log_probs.numel() and targets.dim() in (1, 2)
-        if not check or targets.dtype not in (torch.int32, torch.int64) or not 0 <= blank < log_probs.size(2):
+        accepted = log_probs.dim() == 3 and log_probs.dtype in _SUFFIXES and log_probs.numel() and targets.dim() in (1, 2)
+        if not accepted or targets.dtype not in (torch.int32, torch.int64) or not 0 <= blank < log_probs.size(2):
             raise Unsupported("arguments that torch refuses, or nothing to align")
         time, batch, _ = log_probs.shape
         if len(inputs) != batch or len(lengths) != batch or not all(0 <= n <= time for n in inputs) or min(lengths) < 0:

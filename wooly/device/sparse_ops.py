@@ -16,6 +16,8 @@ from wooly.device.backend import is_our_device, is_ours, raw_device
 from wooly.device.lowering import Unsupported, composite
 from wooly.device.sparse import LAYOUTS, assembled, coo, parts
 
+_GROUPS_MAX: Final = 1 << 24
+"""The most numbers that a softmax holds for the places which its elements may share: of three and more dimensions there are many."""
 _COO, _CSR, _CSC = torch.sparse_coo, torch.sparse_csr, torch.sparse_csc
 
 
@@ -144,14 +146,13 @@ def _rows_and_columns(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
 
 def _of_values(name: str, *, coalesces: bool) -> Callable[..., Any]:
     """Operator ``name``, which leaves 0 as it is, on the values. ``coalesces``: elements at one place are added first."""
-    operator = getattr(torch.ops.aten, name)
 
     def of_values(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         if self.layout not in (_COO, _CSR):
             return NotImplemented
         held = self.coalesce() if coalesces and self.layout is _COO else self
         *indices, values = parts(held)
-        return assembled(held, [*(x.clone() for x in indices), operator(values, *args, **kwargs)])
+        return assembled(held, [*(x.clone() for x in indices), getattr(torch.ops.aten, name)(values, *args, **kwargs)])
 
     return of_values
 
@@ -162,7 +163,6 @@ def _pow(self: Tensor, exponent: Any) -> Any:
 
 def _scaled(name: str) -> Callable[..., Any]:
     """A product with, or a quotient by, a number; products of elements at the same places."""
-    operator = getattr(torch.ops.aten, name)
 
     def scaled(self: Tensor | complex, other: Tensor | complex) -> Any:
         if name == "mul" and (not isinstance(self, Tensor) or self.layout is torch.strided):
@@ -171,7 +171,7 @@ def _scaled(name: str) -> Callable[..., Any]:
             return NotImplemented
         if not isinstance(other, Tensor) or (other.layout is torch.strided and other.dim() == 0):
             *indices, values = parts(self)
-            return assembled(self, [*(x.clone() for x in indices), operator(values, other)])
+            return assembled(self, [*(x.clone() for x in indices), getattr(torch.ops.aten, name)(values, other)])
         return _elements_product(self, other) if name == "mul" and self.layout is _COO and self.size() == other.size() else NotImplemented
 
     return scaled
@@ -216,6 +216,8 @@ def _softmax(log: bool) -> Callable[..., Any]:
         sizes = [self.size(i) for i in others]
         group = _flattened(indices[others], sizes) if others else torch.zeros_like(indices[0])
         shape = (math.prod(sizes), *values.size()[1:])
+        if math.prod(shape) > _GROUPS_MAX:
+            return NotImplemented
         most = values.new_full(shape, -math.inf).index_reduce_(0, group, values, "amax")
         shifted = values - most[group]
         total = values.new_zeros(shape).index_add_(0, group, shifted.exp())[group]
@@ -350,10 +352,11 @@ def _bmm(self: Tensor, mat2: Tensor) -> Any:
         return NotImplemented
     if not is_ours(mat2) or self.size()[::2] != mat2.size()[:2]:
         return NotImplemented
-    (batch, rows, columns), values = self._indices().unbind(0), self._values()
-    terms = mat2[batch, columns] * values[:, None]
-    found = terms.new_zeros((self.size(0) * self.size(1), mat2.size(2))).index_add_(0, batch * self.size(1) + rows, terms)
-    return found.view(self.size(0), self.size(1), mat2.size(2))
+    batches, rows, columns = self.size()
+    of, row, column = self._indices().unbind(0)
+    places = torch.stack([of * rows + row, of * columns + column])  # in one matrix with the others on its diagonal
+    found = _product(coo(places, self._values(), (batches * rows, batches * columns), False), mat2.reshape(batches * columns, -1))
+    return found.view(batches, rows, mat2.size(2))
 
 
 def _addmm(self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:

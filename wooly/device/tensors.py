@@ -133,7 +133,7 @@ class Heap:
         return tensor, handle
 
     def _traced(self) -> dict[int, int]:
-        """Sizes of the live buffers by handle. They are noted from the first call on: it costs a script that never asks nothing."""
+        """Sizes of the live buffers by handle. Notes them from the first call on, so that a script without such a call pays nothing."""
         if self._sizes is None:
             sizes = self._sizes = {}
             memory, freed = self.memory, self.freed.append
