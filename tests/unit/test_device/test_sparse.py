@@ -141,6 +141,9 @@ ANYWHERE: dict[str, Callable[[str], Any]] = {
     "blocks": lambda d: [matrix(d)[:2].to_sparse_bsr((2, 2)), torch.zeros_like(matrix(d)[:2].to_sparse_bsr((2, 2)))],
     "converted": lambda d: csr(d).to_sparse_csc(),
     "csr sum": lambda d: csr(d).sum(),
+    "softmax of a large tensor": lambda d: torch.sparse.softmax(
+        torch.sparse_coo_tensor([[0, 9], [1, 9], [2, 2]], [1.0, 2.0], (1 << 17, 1 << 17, 3), device=d), 2
+    ),
     "csr and csc": lambda d: csr(d).mm(csr(d).t()),
     "csr changed": lambda d: [csr(d).mul_(2), csr(d).zero_().to_dense()],
     "out": lambda d: torch.mm(coo(d), matrix(d).t(), out=torch.empty(0, device=d)),
