@@ -416,7 +416,7 @@ def _adjusted(info: OpInfo, values: Sequence[Any], result: Any) -> Any:
         return torch.empty_like(_described(values[0]))
     if info.base in _CHANNELS_LAST and not info.mutates and _is_channels_last(values[0]):
         return torch.empty(result.size(), dtype=result.dtype, device=_META, memory_format=suggest_memory_format(values[0]))
-    if isinstance(result, torch.Tensor) and result.dim() > 1 and not info.mutates:
+    if isinstance(result, torch.Tensor) and result.dim() > 1 and (info.is_out or not info.mutates):
         result = _as_iterated(info, values, result)
     if info.base in ("native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update") and isinstance(result, tuple):
         result = (result[0] if _is_channels_last(values[0]) else _in_rows(result[0]), *result[1:])
@@ -513,10 +513,14 @@ operands of two types (mixed) of all types."""
 
 def _as_iterated(info: OpInfo, values: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
     """``result`` laid out by TensorIterator, as the meta kernel of ``eq`` describes it for float32."""
+    if info.base == "where" and values[1].dtype == values[2].dtype:
+        operands = [Shaped(x.dtype, tuple(x.size()), tuple(x.stride())) for x in values[:3]]
+        return torch.empty_strided(*iterated(operands), dtype=result.dtype, device=_META)
     swapped = info.base in _ITERATED_SWAPPED
     if not (swapped or info.base in _ITERATED):
         return result
-    operands = [_described(value) for value in values if isinstance(value, torch.Tensor)][:2]
+    given = [value for arg, value in zip(info.args, values, strict=True) if isinstance(value, torch.Tensor) and not arg.is_out]
+    operands = [_described(value) for value in given[:2]]
     if info.base not in _ITERATED_MIXED and len({x.dtype for x in operands}) > 1:
         return result
     if len(operands) == 1:

@@ -502,6 +502,12 @@ def test_two_operands_of_different_layouts_decide_the_layout_together(name: str)
         "aten.leaky_relu_backward(a, b, 0.1, False)",
         "aten.softplus_backward(a, b, 1, 20)",
         "aten.threshold_backward(a, b, 0)",
+        *(f"torch.{name}(a, b, out=a.new_empty(0))" for name in ("add", "maximum", "mul")),
+        "torch.mul(a, 2.0, out=b.new_empty(0))",
+        "torch.where(torch.ones(3, 4, device=a.device) > 0, a, b)",
+        "torch.where(a > 0, a[:1, :, :1], b[:, :1])",
+        "torch.where(a > 0, b, 1.0)",
+        "torch.where(torch.ones(3, 4, device=a.device) > 0, a[:, :1], b[:1, :1], out=a.new_empty(0))",
     ],
 )
 def test_operands_of_halves_decide_the_layout_as_those_of_floats(call: str, dtype: torch.dtype) -> None:
@@ -515,6 +521,7 @@ def test_operands_of_halves_decide_the_layout_as_those_of_floats(call: str, dtyp
             x[:1, :1, :1].expand(2, 3, 4),
             x[:, :1].expand(2, 3, 4),
             torch.ones(4, 6, 2, dtype=dtype, device=device)[:, ::2].transpose(0, 2),
+            torch.ones(4, 1, dtype=dtype, device=device).unsqueeze(-1).transpose(0, -1).expand(2, 3, 4),
         ]
         names = {"torch": torch, "F": torch.nn.functional, "aten": torch.ops.aten}
         return [eval(call, names | {"a": a, "b": b}).stride() for a, b in itertools.product(operands, repeat=2)]
