@@ -506,31 +506,22 @@ _ITERATED: Final = _ITERATED_MIXED | frozenset(
     """.split()
 )
 _ITERATED_SWAPPED: Final = frozenset("leaky_relu_backward rsub threshold_backward".split())
-"""Operations of two operands whose results ATen's TensorIterator lays out, by the first operand before the second or, swapped, the second
-before the first. Their meta kernels describe something else: of halves, with alpha, in some backward formulas; and those that may have
-operands of two types (mixed) of all types."""
+"""Operations of two operands (``where`` has three) whose results ATen's TensorIterator lays out, by the first operand before the second
+or, swapped, the second before the first. Their meta kernels describe something else: of halves, with alpha, in some backward formulas; and
+those that may have operands of two types (mixed) of all types."""
 
 
 def _as_iterated(info: OpInfo, values: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
-    """``result`` laid out by TensorIterator, as the meta kernel of ``eq`` describes it for float32."""
-    if info.base == "where" and values[1].dtype == values[2].dtype:
-        operands = [Shaped(x.dtype, tuple(x.size()), tuple(x.stride())) for x in values[:3]]
-        return torch.empty_strided(*iterated(operands), dtype=result.dtype, device=_META)
-    swapped = info.base in _ITERATED_SWAPPED
-    if not (swapped or info.base in _ITERATED):
+    """``result`` laid out by TensorIterator."""
+    swapped, chosen = info.base in _ITERATED_SWAPPED, info.base == "where"
+    if not (swapped or chosen or info.base in _ITERATED):
         return result
     given = [value for arg, value in zip(info.args, values, strict=True) if isinstance(value, torch.Tensor) and not arg.is_out]
-    operands = [_described(value) for value in given[:2]]
-    if info.base not in _ITERATED_MIXED and len({x.dtype for x in operands}) > 1:
+    operands = [Shaped(x.dtype, tuple(x.size()), tuple(x.stride())) for x in given[: 3 if chosen else 2]]
+    if info.base not in _ITERATED_MIXED and len({x.dtype for x in operands[chosen:]}) > 1:
         return result
-    if len(operands) == 1:
-        operands.append(torch.empty((), device=_META))
-    if operands[0].dtype == operands[1].dtype:
-        operands = [torch.empty_strided(x.size(), x.stride(), device=_META) for x in operands]
-    like = _ATEN.eq.Tensor(*(reversed(operands) if swapped else operands))
-    if like.size() != result.size():
-        return result
-    return torch.empty_strided(like.size(), like.stride(), dtype=result.dtype, device=_META)
+    shape, strides = iterated(operands[::-1] if swapped else operands)
+    return torch.empty_strided(shape, strides, dtype=result.dtype, device=_META) if shape == tuple(result.size()) else result
 
 
 def _described(value: Any) -> Any:
