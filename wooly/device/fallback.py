@@ -129,7 +129,7 @@ def _guarded(info: OpInfo, substitute: Callable[..., Any]) -> Callable[..., Any]
     return guarded
 
 
-_NOT_DECOMPOSED: Final = frozenset("nan_to_num nan_to_num_ sub sub_ upsample_bicubic2d upsample_bilinear2d".split())
+_NOT_DECOMPOSED: Final = frozenset("isin nan_to_num nan_to_num_ sub sub_ upsample_bicubic2d upsample_bilinear2d".split())
 """Operations whose decomposition in torch is not what its kernels compute: other types (complex, bool), rounded images of bytes."""
 
 

@@ -58,6 +58,13 @@ def test_a_mutating_fallback_writes_its_arguments() -> None:
     torch.testing.assert_close(out.cpu(), torch.special.airy_ai(matrix()))
 
 
+def test_no_numbers_of_a_type_that_cannot_be_sorted_are_in_no_set() -> None:
+    none = torch.ones(4, 2, 0, dtype=torch.complex32, device="cuda")
+    assert torch.isin(none, none).size() == (4, 2, 0)
+    with pytest.raises(NotImplementedError, match="isin_default_cpu"):
+        torch.isin(torch.ones(3, dtype=torch.complex32, device="cuda"), none)
+
+
 def test_float8_is_carried_and_converted() -> None:
     x = torch.tensor([1.0, 2.5, -3.0])
     ours = x.to("cuda").to(torch.float8_e4m3fn)
