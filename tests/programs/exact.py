@@ -521,7 +521,7 @@ IN_PLACE: Final = lines("""
     !$x.copy_($apart)
     !$x.zero_()
     !$x.fill_($n)
-    !$x.fill_(torch.full((), $n, device=dev))
+    !$x.fill_(torch.full((), $n, device=dev).abs())
     !$x.neg_()
     !$x.abs_()
     !$x.clamp_(-2, 3)

@@ -100,6 +100,12 @@ def uniformity(kernel: Kernel, flow: Flow) -> Uniformity:
     return Uniformity(tuple(Registers(mask) for mask in entry), frozenset(divergent), frozenset(split))
 
 
+def varying_behind(kernel: Kernel, op: Op, varying: int) -> int:
+    """The registers, as bits, that may differ between the threads of a block that execute ``op`` together, ``varying`` before it."""
+    outs = mask_of(op.outs)
+    return varying | outs if _spreads(kernel, op) or varying & mask_of(op.ins) else varying & ~outs
+
+
 def _anything(kernel: Kernel, flow: Flow) -> Uniformity:
     """Nothing is known: every register may differ, every branch part threads."""
     all_registers = Registers((1 << len(kernel.regs)) - 1)

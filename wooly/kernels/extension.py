@@ -1,6 +1,7 @@
-"""C++ extensions with CUDA sources, built by ``torch.utils.cpp_extension.load`` and ``load_inline``: the host's part of each source is
-compiled by the C++ compiler of this machine and runs here; its launches and copies come to the functions of this module, which record them
-among the torch operations around them. Device code is compiled by NVRTC when a kernel is first launched.
+"""C++ extensions with CUDA sources, built by ``torch.utils.cpp_extension.load`` and ``load_inline``, or by a package's setup.py with
+``CUDAExtension``: the host's part of each source is compiled by the C++ compiler of this machine and runs here; its launches and copies
+come to the functions of this module, which record them among the torch operations around them. The device's part travels in the module
+that is built, and is compiled by NVRTC when a kernel is first launched.
 
 What the host's part finds of CUDA's runtime is in ``wooly_extension.h``, which calls the functions here by name.
 """
@@ -9,7 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import inspect
+import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +28,7 @@ from wooly.errors import CompileError, KernelArgumentError
 from wooly.kernels.build import Built, build_cuda
 from wooly.kernels.nvrtc import INCLUDE
 from wooly.kernels.raw import Function, RawModule, Region, Variables, region_at
-from wooly.kernels.splitting import STD, Split, inline_headers, split
+from wooly.kernels.splitting import STD, inline_headers, split
 
 _HOST_HEADER: Final = Path(__file__).with_name("wooly_extension.h")
 _OF_CUDA: Final = (
@@ -72,10 +75,9 @@ _memory: Final = RawModule(_MEMORY)
 class _Source:
     """The device's part of one source. Kernels are compiled when they are first launched; all see the same variables."""
 
-    def __init__(self, name: str, device: str, options: Sequence[str], parts: Split) -> None:
-        """``device``: what the CUDA compiler gets."""
-        self._name, self._text, self._options = name, device, tuple(options)
-        self._names = parts.names
+    def __init__(self, name: str, device: str, options: Sequence[str], names: Sequence[str]) -> None:
+        """``device``: what the CUDA compiler gets. ``names``: of kernels that are no templates, and of variables."""
+        self._name, self._text, self._options, self._names = name, device, tuple(options), tuple(names)
         self._functions: dict[str, Function] = {}
         self._variables: dict[str, torch.Tensor] = {}
 
@@ -109,6 +111,7 @@ def _on_device(name: str) -> str:
 
 
 _sources: Final[dict[str, _Source]] = {}
+"""By what a source calls itself."""
 _allocated: Final[dict[int, torch.Tensor]] = {}
 
 
@@ -124,32 +127,79 @@ def patch(module: Any) -> None:
         given = signature.bind(*args, **kwargs)
         values = given.arguments
         sources = [values["sources"]] if isinstance(values["sources"], str) else list(values["sources"])
-        cuda = [path for path in sources if module._is_cuda_file(path)]
-        if not cuda and not values.get("with_cuda"):
+        if not values.get("with_cuda") and not any(module._is_cuda_file(path) for path in sources):
             return original(*args, **kwargs)
         folder = Path(values["build_directory"])
         flags = list(values.get("extra_cuda_cflags") or ())
         includes = [str(path) for path in values.get("extra_include_paths") or ()]
-        values["sources"] = [_translated(Path(path), folder, flags, includes) if path in cuda else path for path in sources]
+        values["sources"], added = _prepared(module, sources, folder, flags, includes)
         bindings = ["-DWOOLY_BINDINGS"] if values.get("is_python_module", True) else []
-        defined = [flag for flag in flags if flag.startswith(("-D", "-U"))]
-        values["extra_cflags"] = [
-            *(values.get("extra_cflags") or ()),
-            *defined,
-            *bindings,
-            f"-I{_empty_headers(folder)}",
-            "-include",
-            str(_HOST_HEADER),
-        ]
+        values["extra_cflags"] = [*(values.get("extra_cflags") or ()), *bindings, *added]
         values["with_cuda"] = False
         try:
             return original(*given.args, **given.kwargs)
         except RuntimeError as error:
-            if not str(error).startswith("Error building extension"):
-                raise  # no compiler or ninja, or what the extension raised when it was imported
+            if not _is_of_source(error):
+                raise
             raise CompileError(_said(values["name"], str(error))) from error
 
     module._jit_compile = jit_compile
+    _patch_setup(module)
+
+
+def _patch_setup(module: Any) -> None:
+    """Let packages build theirs: many ask first whether CUDA's toolkit is there."""
+    build_extensions = module.BuildExtension.build_extensions
+
+    def cuda_extension(name: str, sources: Sequence[str], *args: Any, **kwargs: Any) -> Any:
+        for option in ("dlink", "dlink_libraries"):
+            kwargs.pop(option, None)
+        kwargs["libraries"] = [library for library in kwargs.get("libraries", ()) if not library.startswith(("cu", "nv"))]
+        extension = module.CppExtension(name, sources, *args, **kwargs)
+        extension.is_of_cuda = True
+        return extension
+
+    def build(self: Any) -> None:
+        for extension in self.extensions:
+            if getattr(extension, "is_of_cuda", False) or any(module._is_cuda_file(path) for path in extension.sources):
+                _adapt(module, extension, Path(self.build_temp))
+        try:
+            build_extensions(self)
+        except RuntimeError as error:
+            if not _is_of_source(error):
+                raise
+            raise CompileError(_said(", ".join(extension.name for extension in self.extensions), str(error))) from error
+
+    module.CUDAExtension, module.BuildExtension.build_extensions = cuda_extension, build
+    if module.CUDA_HOME is None and (Path(sys.argv[0]).name == "setup.py" or "setuptools.build_meta" in sys.modules):
+        module.CUDA_HOME = str(Path(__file__).with_name("toolkit"))
+
+
+def _adapt(module: Any, extension: Any, folder: Path) -> None:
+    """Let a package's extension be built in ``folder``, of C++ sources. Raises CompileError."""
+    given = extension.extra_compile_args
+    flags = given if isinstance(given, dict) else {"cxx": list(given), "nvcc": list(given)}
+    defined = [f"-D{name}" if value is None else f"-D{name}={value}" for name, value in extension.define_macros]
+    device = [*flags.get("nvcc", ()), *defined]
+    includes = [str(path) for path in extension.include_dirs if str(path) not in module.include_paths()]
+    extension.sources, added = _prepared(module, extension.sources, folder.absolute(), device, includes)
+    extension.extra_compile_args = {"cxx": [*flags.get("cxx", ()), "-DWOOLY_BINDINGS", *added]}
+
+
+def _prepared(
+    module: Any, sources: Sequence[str], folder: Path, flags: Sequence[str], includes: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """(``sources`` with CUDA sources replaced, flags that the C++ compiler needs for them). ``flags`` are those for CUDA sources. Raises
+    CompileError."""
+    prepared = [_translated(Path(path), folder, flags, includes) if module._is_cuda_file(path) else path for path in sources]
+    defined = [flag for flag in flags if flag.startswith(("-D", "-U"))]
+    return prepared, [*defined, f"-I{_empty_headers(folder)}", "-include", str(_HOST_HEADER)]
+
+
+def _is_of_source(error: RuntimeError) -> bool:
+    """Whether torch's builder says that a source does not compile: else there is no compiler or ninja, or it is what the extension raised
+    when it was imported."""
+    return str(error).startswith(("Error building extension", "Error compiling objects for extension"))
 
 
 def _said(name: str, text: str) -> str:
@@ -173,7 +223,6 @@ def _empty_headers(folder: Path) -> Path:
 
 def _translated(path: Path, folder: Path, flags: Sequence[str], includes: Sequence[str]) -> str:
     """The C++ source that replaces a CUDA source, of which the device's part is kept. Raises CompileError."""
-    target = folder / f"{path.stem}.wooly.cpp"
     try:
         source = inline_headers(path, [Path(include) for include in includes])
     except OSError as error:
@@ -184,12 +233,21 @@ def _translated(path: Path, folder: Path, flags: Sequence[str], includes: Sequen
     names = [f"using cuda::std::{name};" for header in heads if header in STD for name in STD[header].split(", ")]
     begin += f"namespace std {{ {' '.join(names)} }}\n" if names else ""
     options = ["-w", *_options(flags), *(f"-I{include}" for include in includes)]
-    device = begin + parts.device
-    digest = blake3("\0".join((device, *options)).encode()).hexdigest()
-    name = f"{target} {digest[:16]}"  # modules of older versions keep their kernels
-    _sources[name] = _Source(path.name, device, options, parts)
-    text = f'#define WOOLY_SOURCE "{name}"\n#define __CUDACC__\n{parts.host}'
+    device, more = begin + parts.device, json.dumps([options, parts.names])
+    target = folder / f"{path.stem}.{blake3(str(path).encode()).hexdigest()[:8]}.wooly.cpp"
+    digest = blake3(f"{device}\0{more}".encode()).hexdigest()[:12]
+    name = f"{target} {digest}"  # modules of older versions keep their kernels
+    know(name, path.name, device, more)
+    text = f"""#define __CUDACC__
+static const char *wooly_source() {{
+  static bool known = false;
+  if (!known) known = ::wooly::know("{name}", "{path.name}", R"{digest}({device}){digest}", R"{digest}({more}){digest}");
+  return "{name}";
+}}
+#define WOOLY_SOURCE wooly_source()
+{parts.host}"""
     if not target.is_file() or target.read_text() != text:  # what is newer is compiled again
+        target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
     return str(target)
 
@@ -201,6 +259,13 @@ def _options(flags: Sequence[str]) -> list[str]:
 
 
 # -- what the host's part calls
+
+
+def know(source: str, file: str, device: str, more: str) -> None:
+    """Take the device's part of what calls itself ``source`` and was ``file``. ``more``: options and names, as JSON. Modules call it
+    before their first launch; those that were built by another process are met here."""
+    if source not in _sources:
+        _sources[source] = _Source(file, device, *json.loads(more))
 
 
 def launch(
@@ -227,10 +292,7 @@ def launch_from(source: str, name: str, grid: tuple[int, int, int], block: tuple
 
 def _function(source: str, name: str) -> tuple[Function, list[Argument]]:
     """A kernel and the arguments that it takes."""
-    found = _sources.get(source)
-    if found is None:
-        raise CompileError(f"{source} was built by another process: build the extension by torch.utils.cpp_extension in this one")
-    function = found.function(name)
+    function = _sources[source].function(name)
     return function, [argument for argument in function.entry.arguments if argument.kind != ArgKind.VARIABLE]
 
 

@@ -190,6 +190,13 @@ inline unsigned long long call(const char *function, PyObject *given) {
   return number;
 }
 
+/* Gives the device's part of a source, whose kernels are then known by the name `source`. */
+inline bool know(const char *source, const char *file, const char *device, const char *more) {
+  Held held;
+  call("know", Py_BuildValue("(ssss)", source, file, device, more));
+  return true;
+}
+
 struct Configuration {
   dim3 grid, block;
   size_t shared_bytes;

@@ -18,8 +18,11 @@ from typing import Final
 import msgspec
 
 from jit.host.simt.shape import SAME, VECTOR, Fact, Gang, Same, Vector, join, lane_zeros, shape_of
-from wis.kernel.flow import live_before
-from wis.kernel.model import Bar, Block, Cbr, Kernel, Op, Ret, Switch, Sync, Terminator, successors
+from wis.kernel.flow import Flow, live_before
+from wis.kernel.flow import analyse as flow_of
+from wis.kernel.model import Bar, Block, Cbr, Kernel, Op, Ret, Space, Switch, Sync, Terminator, successors
+from wis.kernel.ops import Sig, codes_of
+from wis.kernel.uniformity import uniformity, varying_behind
 
 _STEPS_MAX: Final = 400_000
 """Work on where lanes wait after which the simplest answer is taken."""
@@ -216,6 +219,79 @@ class _Sets:
         a, b = self.find(a), self.find(b)
         if a != b:
             self.parent[max(a, b)] = min(a, b)
+
+
+def keep_together(kernel: Kernel, costs: Sequence[int]) -> tuple[Kernel, Sequence[int]]:
+    """The same kernel, whose threads wait for each other behind a load that all of them make from one place of shared memory, where one
+    that goes on may overwrite that place before the next barrier; and what its blocks cost.
+
+    Such a kernel lacks a barrier. On a GPU it is right in practice: the warps of a block leave a barrier nearly together, and what follows
+    takes longer (furthest point sampling in PointNet++ and its copies); here a gang runs on to the next barrier before others have loaded.
+    Loads in loops without a barrier are left as they are: threads would wait in each round.
+    """
+    if not any(isinstance(block.end, Bar) for block in kernel.blocks):
+        return kernel, costs
+    flow = flow_of(kernel.blocks)
+    uniform = uniformity(kernel, flow)
+    behind: dict[int, int] = {}
+    for b in flow.order:
+        inner = next((loop for loop in reversed(flow.loops) if b in loop.blocks), None)
+        if b not in uniform.divergent and (inner is None or any(waits(kernel.blocks[c].end) for c in inner.blocks)):
+            loads = _shared_by_all(kernel, b, uniform.varying[b].mask)
+            last = next((i for i in reversed(loads) if _overwritten(kernel, flow, b, i)), None)
+            if last is not None:
+                behind[b] = last + 1
+    places = [b + sum(split < b for split in behind) for b in range(len(kernel.blocks))]
+    blocks: list[Block] = []
+    spent: list[int] = []
+    for b, block in enumerate(kernel.blocks):
+        at = behind.get(b, 0)
+        if at:
+            blocks.append(Block(block.code[:at], Bar(places[b] + 1)))
+        blocks.append(Block(block.code[at:], _moved(block.end, places)))
+        spent += [costs[b], 0] if at else [costs[b]]
+    return msgspec.structs.replace(kernel, blocks=tuple(blocks)), spent
+
+
+_LOADS: Final = codes_of(Sig.LOAD, Sig.BYTES_LOAD)
+_WRITES: Final = codes_of(Sig.STORE, Sig.BYTES_STORE, Sig.ATOM, Sig.RED)
+
+
+def _shared_by_all(kernel: Kernel, b: int, varying: int) -> list[int]:
+    """The ops of block b that load what all threads load, from shared memory. ``varying``: registers that differ when it starts."""
+    found = []
+    for i, op in enumerate(kernel.blocks[b].code):
+        if op.op in _LOADS and op.attrs[0] == Space.SHARED and not varying >> op.ins[0] & 1:
+            found.append(i)
+        varying = varying_behind(kernel, op, varying)
+    return found
+
+
+def _overwritten(kernel: Kernel, flow: Flow, b: int, load: int) -> bool:
+    """Whether a thread may write the memory that op ``load`` of block b reads, before it comes to a barrier."""
+    memory = kernel.blocks[b].code[load].attrs[:2]
+
+    def writes(code: Sequence[Op]) -> bool:
+        return any(op.op in _WRITES and op.attrs[:2] == memory for op in code)
+
+    if writes(kernel.blocks[b].code[load + 1 :]):
+        return True
+    reached, left = set(), [b]
+    while left:
+        at = left.pop()
+        for after in () if waits(kernel.blocks[at].end) else flow.succ[at]:
+            if after not in reached:
+                reached.add(after)
+                left.append(after)
+    return any(writes(kernel.blocks[at].code) for at in reached)
+
+
+def _moved(end: Terminator, places: Sequence[int]) -> Terminator:
+    if isinstance(end, Cbr):
+        return Cbr(end.pred, places[end.yes], places[end.no])
+    if isinstance(end, Switch):
+        return Switch(end.index, tuple(places[b] for b in end.targets), places[end.default])
+    return end if isinstance(end, Ret) else msgspec.structs.replace(end, target=places[end.target])
 
 
 def split_registers(kernel: Kernel) -> Kernel:

@@ -19,7 +19,7 @@ from jit.host.simt.warp import WARP_OPS, Warp
 from jit.kernels.launch import KernelOptions
 from wis.kernel.model import LOCAL_BASE, SHARED_BASE, Op, RegType, ScalarParam, Space, Special, TrapKind, shared_offsets, terminator_reads
 from wis.kernel.ops import BY_CODE, Sig
-from wis.kernel.verify import TRAPPING, VerifiedKernel
+from wis.kernel.verify import TRAPPING
 
 __all__ = ["Body", "special_name"]
 
@@ -41,9 +41,10 @@ class Body:
     lanes in it."""
 
     def __init__(
-        self, verified: VerifiedKernel, regs: Registers, control: Control, memory: Memory, options: KernelOptions, dynamic_bytes: int
+        self, costs: Sequence[int], regs: Registers, control: Control, memory: Memory, options: KernelOptions, dynamic_bytes: int
     ) -> None:
-        self.verified, self.regs, self.control, self.memory, self.options = verified, regs, control, memory, options
+        """``costs``: what a thread is charged for each block of code."""
+        self.costs, self.regs, self.control, self.memory, self.options = costs, regs, control, memory, options
         self.code, self.kernel, self.gang = regs.code, regs.kernel, regs.gang
         self.warp = Warp(self.code, regs)
         self.dynamic_bytes = dynamic_bytes
@@ -64,7 +65,7 @@ class Body:
         memory.running = control.running()
         self.warp.there = control.active
         if self.options.meter:
-            cost = self.verified.costs[b]
+            cost = self.costs[b]
             lanes = control.how_many()
             more = str(int(lanes) * cost) if lanes.isdigit() else code.mul(lanes, str(cost))
             code.do(f"store i64 {code.add(code.value('load i64, ptr %count'), more)}, ptr %count")

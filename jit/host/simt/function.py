@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jit.host.emit.code import Code
-from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, split_registers, waits
+from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, keep_together, split_registers, waits
 from jit.host.simt.body import Body, special_name
 from jit.host.simt.control import Control
 from jit.host.simt.memory import Memory, Region
@@ -63,10 +63,11 @@ class _Saved:
 class _Function:
     def __init__(self, verified: VerifiedKernel, name: str, block: Dim3, dynamic_bytes: int, options: KernelOptions) -> None:
         self.verified, self.name, self.options = verified, name, options
-        self.kernel: Kernel = split_registers(verified.core)
-        kernel = self.kernel
-        self.judged = judged(kernel)
+        self.judged = judged(verified.core)
         self.gang: Gang = gang_of(block, verified.uses.warp, self.judged)
+        together, costs = (verified.core, verified.costs) if self.gang.n_gangs == 1 else keep_together(verified.core, verified.costs)
+        self.kernel: Kernel = split_registers(together)
+        kernel = self.kernel
         self.analysis: Analysis = analyse(kernel, self.gang)
         self.code = Code()
         self.regs = Registers(self.code, kernel, self.gang, self.analysis)
@@ -81,7 +82,7 @@ class _Function:
         self.saved: dict[tuple[int, int], _Saved] = {}
         self.record_bytes = _HEADER
         self.memory = Memory(self.code, self.regs, self._regions(), options.check)
-        self.body = Body(verified, self.regs, self.control, self.memory, options, self.dynamic_bytes)
+        self.body = Body(costs, self.regs, self.control, self.memory, options, self.dynamic_bytes)
         self.touched = self._touched()
         self._site_places: dict[int, int] = {}
         self._count_places: dict[int, int] = {}

@@ -34,7 +34,7 @@ from wis.kernel.verify import VerifiedKernel
 
 __all__ = ["Grid", "GridRunner", "HostKernel", "KernelCompiler", "Region", "scalar_bits"]
 
-_VERSION: Final = 6
+_VERSION: Final = 7
 """Of the code generator: objects of another one are not used."""
 
 

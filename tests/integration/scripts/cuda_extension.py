@@ -1,6 +1,7 @@
 """A C++ extension whose CUDA sources have what such sources usually have: templates dispatched by type, packed accessors, shared memory,
 constants, namespaces, macros, a header of their own and calls of the CUDA runtime."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -188,4 +189,13 @@ for wrong, message in ((x, "must be a CUDA tensor"), (x.int().cuda(), "not imple
         assert message in str(error), error
     else:
         raise AssertionError(message)
+# A process that did not build the module finds its kernels in it.
+OTHER = """
+import sys, torch
+from importlib.util import module_from_spec, spec_from_file_location
+spec = spec_from_file_location("kernels_of_test", sys.argv[1])
+module = module_from_spec(spec)
+assert module.scaled(torch.ones(3, device="cuda"), 2.0).tolist() == [5, 5, 5]
+"""
+subprocess.run([sys.executable, "-c", OTHER, module.__file__], check=True)
 torch.save({"right": True}, sys.argv[1])

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from setuptools import Distribution
+from torch.utils import cpp_extension
 
 from tests.support.device import address_of
 from wooly.errors import CompileError, KernelArgumentError
@@ -37,13 +39,23 @@ def build(folder: Path, source: str, run: Any = None, **more: Any) -> str:
         if run is not None:
             run()
 
-    module = SimpleNamespace(_jit_compile=_jit_compile, _is_cuda_file=lambda path: path.endswith(".cu"))
+    module = SimpleNamespace(
+        _jit_compile=_jit_compile,
+        _is_cuda_file=lambda path: path.endswith(".cu"),
+        BuildExtension=SimpleNamespace(build_extensions=None),
+        CUDA_HOME="/usr",
+    )
     extension.patch(module)
     (folder / "k.cu").write_text(source)
     module._jit_compile("k", [str(folder / "k.cu"), "bindings.cpp"], None, more.get("flags"), str(folder), None)
     assert given["with_cuda"] is False and given["sources"][1] == "bindings.cpp"
     assert "-DWOOLY_BINDINGS" in given["flags"]
-    (name,) = re.findall(r'#define WOOLY_SOURCE "(.*)"', Path(given["sources"][0]).read_text())
+    return name_in(Path(given["sources"][0]))
+
+
+def name_in(source: Path) -> str:
+    """What a C++ source that was made of a CUDA source calls itself."""
+    (name,) = re.findall(r'::wooly::know\("(.*?)"', source.read_text())
     return str(name)
 
 
@@ -136,8 +148,6 @@ def test_arguments_are_checked_before_the_launch(tmp_path: Path) -> None:
         extension.launch(source, "ops::shift", (1, 1, 1), (4, 1, 1), 0, [x.data_ptr().to_bytes(8, "little"), floats(1)])
     with pytest.raises(KernelArgumentError, match="ops::shift takes 2 arguments, 1 were given"):
         extension.launch(source, "ops::shift", (1, 1, 1), (4, 1, 1), 0, [floats(1)])
-    with pytest.raises(CompileError, match="was built by another process"):
-        extension.launch(f"{source}.other", "ops::shift", (1, 1, 1), (4, 1, 1), 0, [])
 
 
 def test_memory_is_copied_between_here_and_the_device(allocated: int) -> None:
@@ -181,3 +191,47 @@ def test_what_does_not_compile_is_said_in_a_sentence(tmp_path: Path) -> None:
 
     with pytest.raises(CompileError, match=r"^extension k: .*: .*error: 'thrust' has not been declared\. Launch its kernels by wooly\.Raw"):
         build(tmp_path, SOURCE, run=fail)
+
+
+def test_a_package_builds_its_extension_of_what_replaces_its_cuda_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By setuptools and torch's own commands, with a compiler that only writes down how it is called."""
+    compiler, calls = tmp_path / "c++", tmp_path / "calls"
+    compiler.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n')
+    compiler.chmod(0o755)
+    for variable in ("CC", "CXX"):
+        monkeypatch.setenv(variable, str(compiler))
+    monkeypatch.chdir(tmp_path)
+    for folder, by in (("one", 2), ("two", 3)):
+        Path(folder).mkdir()
+        Path(folder, "k.cu").write_text(f'#include "by.h"\n__global__ void k(float* x) {{ x[threadIdx.x] *= BY * PER * {by}; }}')
+    Path("one", "by.h").write_text("#define BY 5")
+    Path("more").mkdir()
+    Path("more", "by.h").write_text("#define BY 7")
+    Path("bind.cpp").write_text("")
+    parts = cpp_extension.CUDAExtension(
+        "package._C",
+        ["bind.cpp", "one/k.cu", "two/k.cu"],
+        include_dirs=[str(tmp_path / "more")],
+        define_macros=[("PER", "100")],
+        libraries=["cublas", "m"],
+        extra_compile_args={"cxx": ["-O2"], "nvcc": ["-O3", "-gencode=arch=compute_80,code=sm_80"]},
+        dlink=True,
+    )
+    command = cpp_extension.BuildExtension.with_options(use_ninja=False)(Distribution({"ext_modules": [parts]}))
+    command.build_lib = command.build_temp = "build"
+    command.ensure_finalized()
+    command.run()
+    compiled = [line.split() for line in calls.read_text().splitlines() if " -c " in line]
+    sources = sorted(next(word for word in line if word.endswith(".cpp")) for line in compiled)
+    assert sources.pop() == "bind.cpp" and len(sources) == 2
+    assert all(
+        {"-O2", "-DPER=100", "-include", "-DWOOLY_BINDINGS"} <= set(line) and not any("sm_80" in word for word in line) for line in compiled
+    )
+    linked = calls.read_text().splitlines()[-1].split()
+    assert "-lm" in linked and not [word for word in linked if word.startswith(("-lcu", "-ltorch_cuda", "-lc10_cuda"))]
+    found = []
+    for source in sources:
+        x = torch.ones(1, device="cuda")
+        extension.launch(name_in(Path(source)), "k", (1, 1, 1), (1, 1, 1), 0, [pointer(x)])
+        found += x.tolist()
+    assert sorted(found) == [1000, 2100]

@@ -96,6 +96,41 @@ block 5
 """Each thread adds what it is times 0, 1, 2, ... to its element. Between the second and the third barrier the sum is not looked at, between
 the third and the first only there."""
 
+OVERTAKEN = kernel(
+    """
+kernel 2 overtaken
+math native
+threads 96
+param buf i32 rw
+param i32
+shared i32[96]
+regs i32 i32 i32 i32 i32 i32 i64 pred i64
+block 0
+  r0 = special(tid.x)
+  r6 = zext r0
+  r8 = const(0)
+  r1 = const(0)
+  r2 = param(p1)
+  r3 = const(0)
+  r4 = const(1)
+  br 1
+block 1
+  r5 = add r3, r0
+  st(s0 i32) r6, r5
+  bar 2
+block 2
+  r3 = add r3, r4
+  r5 = ld(s0 i32) r8
+  r1 = add r1, r5
+  r7 = lt_s r3, r2
+  cbr r7, 1, 3
+block 3
+  st(p0 i32) r6, r1
+  ret
+"""
+)
+"""Each thread sums up what the first has stored in each round, without a barrier between that load and the next round's store."""
+
 ENDLESS = kernel(
     """
 kernel 2 endless
@@ -385,6 +420,15 @@ def test_registers_that_nothing_reads_between_two_barriers_keep_their_values(rou
     want = data + np.arange(96, dtype=np.int32) * sum(range(max(rounds, 1)))
     agree(PHASES, (1, 1, 1), (96, 1, 1), [memory := data.view(np.uint8), rounds])
     np.testing.assert_array_equal(memory.view(np.int32), want)
+
+
+@pytest.mark.parametrize("rounds", [1, 4])
+def test_a_thread_does_not_overtake_a_load_of_what_it_overwrites(rounds: int) -> None:
+    memory, device = np.zeros(4 * 96, np.uint8), host()
+    prepared = device.prepare(OVERTAKEN, (96, 1, 1))
+    outcome = device.run(prepared, KernelLaunch((1, 1, 1), (96, 1, 1)), [memory, rounds])
+    assert memory.view(np.int32).tolist() == [sum(range(rounds))] * 96
+    assert outcome.instructions == 96 * (8 + 3 * rounds + 5 * rounds + 2)
 
 
 @pytest.mark.parametrize(("block", "dynamic"), [((0, 1, 1), 0), ((257, 1, 1), 0), ((32, 1, 1), 16)])
