@@ -193,7 +193,9 @@ def _prepared(
     CompileError."""
     prepared = [_translated(Path(path), folder, flags, includes) if module._is_cuda_file(path) else path for path in sources]
     defined = [flag for flag in flags if flag.startswith(("-D", "-U"))]
-    return prepared, [*defined, f"-I{_empty_headers(folder)}", "-include", str(_HOST_HEADER)]
+    major, minor = str(torch.version.cuda).split(".")[:2]
+    version = f"-DCUDA_VERSION={1000 * int(major) + 10 * int(minor)}"  # packages compare it with torch's
+    return prepared, [*defined, version, f"-I{_empty_headers(folder)}", "-include", str(_HOST_HEADER)]
 
 
 def _is_of_source(error: RuntimeError) -> bool:

@@ -39,7 +39,6 @@
 #define C10_LAUNCH_BOUNDS_0
 #define C10_LAUNCH_BOUNDS_1(...)
 #define C10_LAUNCH_BOUNDS_2(...)
-#define CUDA_VERSION 12080
 #define CUDART_VERSION CUDA_VERSION
 #define __align__(n) alignas(n)
 #ifndef __noinline__
