@@ -124,7 +124,10 @@ def patch(module: Any) -> None:
     signature = inspect.signature(original)
 
     def jit_compile(*args: Any, **kwargs: Any) -> Any:
-        given = signature.bind(*args, **kwargs)
+        try:
+            given = signature.bind(*args, **kwargs)
+        except TypeError:  # callers read Python's words to learn which arguments this version of torch takes
+            return original(*args, **kwargs)
         values = given.arguments
         sources = [values["sources"]] if isinstance(values["sources"], str) else list(values["sources"])
         if not values.get("with_cuda") and not any(module._is_cuda_file(path) for path in sources):
