@@ -39,8 +39,9 @@ _OF_CUDA: Final = (
     "c10/cuda/CUDACachingAllocator.h",
     "THC/THC.h", "THC/THCAtomics.cuh", "THC/THCDeviceUtils.cuh", "cub/cub.cuh", "cub/block/block_reduce.cuh", "cuda.h", "cuda_bf16.h",
     "cuda_fp16.h", "cuda_fp16.hpp", "cuda_fp8.h", "cuda_runtime.h", "cuda_runtime_api.h", "cooperative_groups.h",
-    "cooperative_groups/reduce.h", "cuda/pipeline", "curand_kernel.h", "device_launch_parameters.h", "driver_types.h", "math_constants.h",
-    "mma.h", "vector_types.h",
+    "cooperative_groups/reduce.h", "cuda/pipeline", "cuda_profiler_api.h", "curand.h", "curand_kernel.h", "curand_normal.h",
+    "curand_philox4x32_x.h", "curand_uniform.h", "device_launch_parameters.h", "driver_types.h", "math_constants.h", "mma.h",
+    "vector_functions.h", "vector_types.h",
 )  # fmt: skip
 """Headers that are empty in the host's part, where ``wooly_extension.h`` has what is used of them."""
 

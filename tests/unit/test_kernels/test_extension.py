@@ -249,3 +249,9 @@ def test_a_call_without_an_argument_is_refused_in_the_words_of_python(tmp_path: 
     extension.patch(module)
     with pytest.raises(TypeError, match=r"_jit_compile\(\) missing 1 required positional argument: 'with_cuda'"):
         module._jit_compile("k", [str(tmp_path / "k.cu")])
+
+
+@pytest.mark.parametrize("header", ["curand.h", "curand_kernel.h", "curand_philox4x32_x.h", "cuda_profiler_api.h", "vector_functions.h"])
+def test_headers_of_cuda_are_found_in_the_host_part(tmp_path: Path, header: str) -> None:
+    build(tmp_path, f"#include <{header}>\n{SOURCE}")
+    assert (tmp_path / "wooly_include" / header).is_file()
