@@ -257,7 +257,8 @@ def _sparse_mask(self: Tensor, mask: Tensor) -> Any:
 
 
 def _added(self: Tensor, other: Tensor, *, alpha: float = 1) -> Any:
-    """Also of two sparse tensors of one layout."""
+    """Also of two sparse tensors of one layout. As on CUDA, elements that are not in order are put one after the other, up to as many as a
+    dense tensor has."""
     if not isinstance(self, Tensor) or not isinstance(other, Tensor):
         return NotImplemented
     if self.layout is torch.strided:
@@ -267,11 +268,19 @@ def _added(self: Tensor, other: Tensor, *, alpha: float = 1) -> Any:
     if self.layout is _CSR:
         one, two = _csr_to_coo(self), _csr_to_coo(other)
         return NotImplemented if one is NotImplemented else _compressed(_added(one, two, alpha=alpha), _CSR)
-    if self.layout is not _COO or self.sparse_dim() != other.sparse_dim() or not (self.is_coalesced() and other.is_coalesced()):
+    if self.layout is not _COO or self.sparse_dim() != other.sparse_dim():
         return NotImplemented
     (indices, values), (of_other, others) = parts(self), parts(other)
     scaled = others if alpha == 1 else others * alpha
-    return coo(torch.cat([indices, of_other], 1), torch.cat([values, scaled]), self.size(), False).coalesce()
+    if scaled.dtype != self.dtype:
+        return NotImplemented
+    if not others.size(0):
+        return self.clone()
+    if not values.size(0):
+        return coo(of_other.clone(), scaled.clone(), self.size(), other.is_coalesced())
+    both = coo(torch.cat([indices, of_other], 1), torch.cat([values, scaled]), self.size(), False)
+    is_sorted = self.is_coalesced() and other.is_coalesced()
+    return both.coalesce() if is_sorted or both._nnz() > self.numel() else both
 
 
 def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
@@ -291,7 +300,21 @@ def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
     return coo(torch.cat(shifted, 1), torch.cat([x._values() for x in tensors]), size, False)
 
 
+def _in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, whose result a COO tensor takes over."""
+
+    def in_place(self: Tensor, *args: Any, **kwargs: Any) -> Any:
+        found = function(self, *args, **kwargs) if self.layout is _COO else NotImplemented
+        if found is NotImplemented or found.dtype != self.dtype:
+            return NotImplemented
+        return torch.ops.aten.copy_sparse_to_sparse_.default(self, found)
+
+    return in_place
+
+
 def _add_(self: Tensor, other: Tensor, *, alpha: float = 1) -> Any:
+    if self.layout is _COO:
+        return _in_place(_added)(self, other, alpha=alpha)
     addable = self.layout is torch.strided and other.layout is _COO and self.size() == other.size() and is_ours(self)
     if not addable or self.dtype != other.dtype:
         return NotImplemented
@@ -423,6 +446,10 @@ COMPOSED: Final[dict[str, dict[str, Callable[..., Any]]]] = {
         "aten::_sparse_log_softmax": _softmax(log=True),
         "aten::_sparse_sparse_matmul": _of_two_sparse,
         "aten::add_.Tensor": _add_,
+        "aten::sub_.Tensor": _in_place(_sub),
+        "aten::mul_.Tensor": _in_place(_scaled("mul")),
+        "aten::div_.Tensor": _in_place(_scaled("div")),
+        "aten::neg_": _in_place(_of_values("neg", coalesces=False)),
         "aten::cat": _cat,
         "aten::bmm": _bmm,
     },
