@@ -131,6 +131,41 @@ def test_types_are_called_as_the_device_calls_them(tmp_path: Path) -> None:
         extension.launch(source, "each<run()::{lambda(float)#1}>", one, four, 0, [pointer(y), b"\0"])
 
 
+ATOMICS = """
+#include <ATen/ATen.h>
+#include <ATen/cuda/Atomic.cuh>
+template <typename T> __global__ void fold(T* x, const T* y, int n) {
+  if (threadIdx.x >= n) return;
+  gpuAtomicAdd(x + 0, y[threadIdx.x]);
+  gpuAtomicMax(x + 1, y[threadIdx.x]);
+  gpuAtomicMin(x + 2, y[threadIdx.x]);
+  gpuAtomicMul(x + 3, y[threadIdx.x]);
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        (torch.int8, "signed char"),
+        (torch.uint8, "unsigned char"),
+        (torch.int16, "short"),
+        (torch.int32, "int"),
+        (torch.int64, "long"),
+        (torch.float32, "float"),
+        (torch.float64, "double"),
+        (torch.float16, "c10::Half"),
+        (torch.bfloat16, "c10::BFloat16"),
+    ],
+)
+def test_atomics_of_torch_take_every_type(tmp_path: Path, dtype: torch.dtype, name: str) -> None:
+    source = build(tmp_path, ATOMICS)
+    x = torch.tensor([1, 2, 2, 1], dtype=dtype, device="cuda")
+    y = torch.tensor([3, 1, 2, 5, 1], dtype=dtype, device="cuda")
+    extension.launch(source, f"fold<{name}>", (1, 1, 1), (32, 1, 1), 0, [pointer(x), pointer(y), (5).to_bytes(4, "little")])
+    assert x.tolist() == [13, 5, 1, 30]
+
+
 def test_functions_of_an_older_version_launch_the_kernels_of_that_version(tmp_path: Path) -> None:
     """torch keeps a module that is loaded, and builds a changed source as another one."""
     first, second = (build(tmp_path, f"__global__ void k(float* x) {{ x[threadIdx.x] = {n}; }}") for n in (1, 2))

@@ -117,7 +117,49 @@ using at::BFloat16;
 using at::Half;
 }  // namespace torch
 
-template <typename T> __device__ inline T gpuAtomicAdd(T *at, T by) { return atomicAdd(at, by); }
+/* What is no atomic instruction of the device, by comparison and exchange; a number of 8 bits with the 32 bits around it. */
+template <typename Word, typename T, typename F> __device__ inline T wooly_exchange(T *at, F of) {
+  Word *word = (Word *)at, seen, found = *word;
+  do {
+    seen = found;
+    T now = of(*(T *)&seen);
+    found = atomicCAS(word, seen, *(Word *)&now);
+  } while (found != seen);
+  return *(T *)&found;
+}
+template <typename T, typename F> __device__ inline T wooly_atomic(T *at, F of) {
+  if constexpr (sizeof(T) == 8) {
+    return wooly_exchange<unsigned long long>(at, of);
+  } else if constexpr (sizeof(T) == 4) {
+    return wooly_exchange<unsigned>(at, of);
+  } else if constexpr (sizeof(T) == 2) {
+    return wooly_exchange<unsigned short>(at, of);
+  } else {
+    const unsigned shift = ((size_t)at & 3) * 8;
+    unsigned before = wooly_exchange<unsigned>((unsigned *)((char *)at - ((size_t)at & 3)), [&](unsigned word) {
+      return (word & ~(255u << shift)) | (unsigned)(unsigned char)of((T)(word >> shift & 255)) << shift;
+    });
+    return (T)(before >> shift & 255);
+  }
+}
+#define WOOLY_ATOMIC(NAME, EXPRESSION)                                                           \
+  template <typename T> __device__ inline T gpuAtomic##NAME(T *at, T by) {                       \
+    return wooly_atomic(at, [by](T held) {                                                       \
+      const at::opmath_type<T> x = held, y = by;                                                 \
+      return T(EXPRESSION);                                                                      \
+    });                                                                                          \
+  }
+WOOLY_ATOMIC(Mul, x * y)
+WOOLY_ATOMIC(Max, x != x || y < x ? x : y)
+WOOLY_ATOMIC(Min, x != x || x < y ? x : y)
+#undef WOOLY_ATOMIC
+template <typename T> __device__ inline T gpuAtomicAdd(T *at, T by) {
+  if constexpr (sizeof(T) < 4) {
+    return wooly_atomic(at, [by](T held) { return T(held + by); });
+  } else {
+    return atomicAdd(at, by);
+  }
+}
 __device__ inline at::Half gpuAtomicAdd(at::Half *at, at::Half by) { return atomicAdd((__half *)at, by.held); }
 __device__ inline at::BFloat16 gpuAtomicAdd(at::BFloat16 *at, at::BFloat16 by) { return atomicAdd((__nv_bfloat16 *)at, by.held); }
 __device__ inline int64_t gpuAtomicAdd(int64_t *at, int64_t by) { return atomicAdd((unsigned long long *)at, (unsigned long long)by); }
