@@ -127,6 +127,15 @@ def test_event_times() -> None:
         torch.cuda.Event().elapsed_time(end)
 
 
+def test_a_stream_is_found_by_the_number_that_was_handed_on() -> None:
+    made = torch.cuda.Stream()
+    again = torch.cuda.ExternalStream(made.cuda_stream)
+    assert again == made and again.device == made.device
+    with torch.cuda.stream(again):
+        assert torch.cuda.current_stream() == made
+    assert torch.cuda.ExternalStream(torch.cuda.default_stream().cuda_stream) == torch.cuda.default_stream()
+
+
 def test_generic_streams_and_events() -> None:
     event = torch.Event(device="cuda", enable_timing=True)
     event.record()
@@ -185,7 +194,7 @@ def test_memory_pools_and_waiting_are_harmless() -> None:
     [
         (lambda: torch.cuda.MemPool(object()), NotImplementedError),
         (lambda: torch.cuda.CUDAGraph().debug_dump("graph.dot"), NotImplementedError),
-        (lambda: torch.cuda.ExternalStream(1), NotImplementedError),
+        (lambda: torch.cuda.ExternalStream(0x7F0000000000), NotImplementedError),
         (lambda: torch.cuda.Event(interprocess=True), NotImplementedError),
         (lambda: torch.cuda.utilization(), NotImplementedError),
         (lambda: torch.cuda.current_blas_handle(), NotImplementedError),

@@ -8,6 +8,7 @@ import ctypes
 import itertools
 import threading
 import time
+from copy import copy
 from typing import Any, ClassVar, Final
 
 import torch
@@ -98,10 +99,15 @@ class Stream(torch.Stream):
 
 
 class ExternalStream(Stream):
-    """A stream made by other code on a local device: there is none."""
+    """A stream of this process by its ``cuda_stream``, as libraries hand it on; one that other code made on a local device is refused."""
 
-    def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> ExternalStream:
-        raise NotImplementedError("torch.cuda.ExternalStream: a stream of this machine means nothing on a remote device")
+    def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Stream:
+        if not 0 <= stream_ptr < next(copy(_ids)):
+            raise NotImplementedError("torch.cuda.ExternalStream: a stream of this machine means nothing on a remote device")
+        return super().__new__(cls, stream_id=stream_ptr, device_index=number_of(device))
+
+    def __init__(self, stream_ptr: int, device: Any = None, **kwargs: Any) -> None:
+        super().__init__(device)
 
 
 class Event:
