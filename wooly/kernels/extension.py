@@ -34,7 +34,7 @@ _HOST_HEADER: Final = Path(__file__).with_name("wooly_extension.h")
 _OF_CUDA: Final = (
     "ATen/cuda/CUDAContext.h", "ATen/cuda/Exceptions.h", "ATen/cuda/CUDAEvent.h", "ATen/cuda/CUDAUtils.h", "ATen/cuda/Atomic.cuh",
     "ATen/cuda/DeviceUtils.cuh", "ATen/cuda/CUDAGuard.h", "ATen/cuda/CUDAApplyUtils.cuh", "ATen/cuda/CUDAContextLight.h",
-    "ATen/cuda/detail/KernelUtils.h", "ATen/cuda/detail/IndexUtils.cuh", "c10/cuda/CUDAException.h",
+    "ATen/cuda/detail/KernelUtils.h", "c10/cuda/CUDAException.h",
     "c10/cuda/CUDAGuard.h", "c10/cuda/CUDAStream.h", "c10/cuda/CUDAFunctions.h", "c10/cuda/CUDAMathCompat.h",
     "c10/cuda/CUDACachingAllocator.h",
     "THC/THC.h", "THC/THCAtomics.cuh", "THC/THCDeviceUtils.cuh", "cub/cub.cuh", "cub/block/block_reduce.cuh", "cuda.h", "cuda_bf16.h",

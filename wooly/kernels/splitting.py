@@ -74,11 +74,13 @@ _DEVICE_NAMES: Final = {
     ),
     "std": frozenset(re.findall(r"\w+", f"{_STD_BUILT_IN} {' '.join(STD.values())}")),
 }
-_DEVICE_NAMES["at"] = _DEVICE_NAMES["torch"] | {"Half", "BFloat16", "opmath_type", "acc_type", "ceil_div", "numeric_limits"}
+_DEVICE_NAMES["at"] = _DEVICE_NAMES["torch"] | {"Half", "BFloat16", "opmath_type", "acc_type", "ceil_div", "numeric_limits", "cuda"}
 _DEVICE_NAMES["c10"] = frozenset({"Half", "BFloat16"})
 _DEVICE_HEADERS: Final = ("cuda_fp16", "cuda_bf16", "cuda_fp8", "mma.h", "cooperative_groups", "cub/", "cuda/", "curand", "math_constants")
 _CUDA_HEADERS: Final = ("ATen/cuda/", "ATen/native/cuda/", "c10/cuda/", "THC/", "cub/", "cuda/", "cooperative_groups")
 """Of which ``wooly_extension.h`` has the host's part."""
+_OF_TORCH: Final = ("ATen/cuda/detail/IndexUtils.cuh", "ATen/cuda/detail/TensorInfo.cuh")
+"""Headers that the host takes as torch has them."""
 _DEVICE_WIDE: Final = ("thrust/", "cub/device/")
 """Headers whose functions launch kernels of their own."""
 _OTHER_LAUNCHES: Final = "launches on a GPU of this machine; use torch's operations in its place"
@@ -327,7 +329,7 @@ class _Splitter:
     def _include(self, token: _Token, name: str) -> None:
         if name.startswith(_DEVICE_WIDE):
             raise CompileError(f"{self._where(token)}: {name} {_OTHER_LAUNCHES}")
-        if name.startswith(_CUDA_HEADERS):
+        if name.startswith(_CUDA_HEADERS) and name not in _OF_TORCH:
             self.host.append((token.start, token.end, ""))
         if not self._has(name):
             self.device.append((token.start, token.end, ""))

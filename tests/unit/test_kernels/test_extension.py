@@ -166,6 +166,26 @@ def test_atomics_of_torch_take_every_type(tmp_path: Path, dtype: torch.dtype, na
     assert x.tolist() == [13, 5, 1, 30]
 
 
+INFO = """
+#include <ATen/cuda/detail/IndexUtils.cuh>
+using at::cuda::detail::IndexToOffset;
+template <typename T> __global__ void rows(const at::cuda::detail::TensorInfo<T, int> from, T* to, int n) {
+  const int at = blockIdx.x * blockDim.x + threadIdx.x;
+  if (at < n) to[at] = from.data[IndexToOffset<T, int, -1>::get(at, from)] + from.data[at::cuda::detail::IndexToOffset<T, int, 2>::get(at, from)];
+}
+"""
+
+
+def test_the_layout_of_a_tensor_is_given_by_value(tmp_path: Path) -> None:
+    source = build(tmp_path, INFO)
+    assert "IndexUtils.cuh" in Path(source.partition(" ")[0]).read_text(), "the host has torch's own"
+    x, out = torch.randn(4, 3, device="cuda").t(), torch.zeros(12, device="cuda")
+    sizes, strides = (np.array([*values, *(0,) * 23], np.int32).tobytes() for values in (x.size(), x.stride()))
+    info = pointer(x) + sizes + strides + np.int64(2).tobytes()
+    extension.launch(source, "rows<float>", (1, 1, 1), (32, 1, 1), 0, [info, pointer(out), np.int32(12).tobytes()])
+    assert torch.equal(out.view(3, 4), x * 2)
+
+
 def test_functions_of_an_older_version_launch_the_kernels_of_that_version(tmp_path: Path) -> None:
     """torch keeps a module that is loaded, and builds a changed source as another one."""
     first, second = (build(tmp_path, f"__global__ void k(float* x) {{ x[threadIdx.x] = {n}; }}") for n in (1, 2))

@@ -5,6 +5,7 @@ register themselves in ``LOWERINGS``.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Final, NamedTuple
@@ -13,7 +14,7 @@ from wis.dtypes import DType
 from wis.frontends.ptx.classes import BITS, INTEGER, choose
 from wis.frontends.ptx.code import Code, End, Node, Part
 from wis.frontends.ptx.scene import Scene
-from wis.frontends.ptx.syntax import Instruction, Name, Not, Number, Operand, Pair, PtxError, Register, Routine, single
+from wis.frontends.ptx.syntax import Instruction, Name, Not, Number, Operand, Pair, PtxError, Register, Routine, Vector, single
 from wis.kernel.model import RegType, Space, Special
 
 __all__ = [
@@ -83,6 +84,26 @@ _REFUSED_SPECIALS: Final = {
 }
 
 
+def _holding_addresses(routine: Routine) -> dict[Register, Name]:
+    """Registers of a kernel that are written once, with the address of a parameter."""
+    params = {param.name for param in routine.params}
+    written: Counter[Operand] = Counter()
+    found: dict[Register, Name] = {}
+    for ins in routine.code:
+        target = ins.args[0] if ins.args else None
+        written.update(target.items if isinstance(target, Vector) else [target] if isinstance(target, Register) else ())
+        written.update(ins.lists[0] if ins.lists is not None else ())
+        if (
+            ins.op == "mov"
+            and ins.guard is None
+            and isinstance(target, Register)
+            and isinstance(ins.args[1], Name)
+            and ins.args[1].text in params
+        ):
+            found[target] = ins.args[1]
+    return {register: name for register, name in found.items() if written[register] == 1}
+
+
 class RoutineLowering:
     """The state while the code of one kernel or function becomes blocks."""
 
@@ -101,6 +122,7 @@ class RoutineLowering:
         self.call_inputs: dict[str, dict[int, tuple[int, int]]] = {}
         self.copy_sizes: dict[Register, int] | None = None
         """Registers that are always 0 or this number of bytes; None until an asynchronous copy asks for them."""
+        self.param_addresses = _holding_addresses(routine) if routine.kernel else {}
 
     # -- ops -------------------------------------------------------------------------------------------------------------------------
 

@@ -116,11 +116,12 @@ def _alike(kinds: list[tuple[RegType, DType]], type_: str) -> list[tuple[RegType
 
 
 def _load_param(low: RoutineLowering, ins: Instruction) -> bool:
-    """A load of a parameter by its name; False when the address is computed."""
+    """A load of a parameter by its name, or by a register that holds nothing but its address; False when the address is computed."""
     arg = ins.args[1]
-    if not isinstance(arg, Address) or not isinstance(arg.base, Name):
+    base = low.param_addresses.get(arg.base) if isinstance(arg, Address) and isinstance(arg.base, Register) else getattr(arg, "base", None)
+    if not isinstance(arg, Address) or not isinstance(base, Name):
         return False
-    name, offset = arg.base.text, arg.base.offset + arg.offset
+    name, offset = base.text, base.offset + arg.offset
     type_ = ins.mods[-1]
     size = BITS[type_] // 8
     if any(param.name == name for param in low.routine.params) and low.routine.kernel:

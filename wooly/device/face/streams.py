@@ -9,7 +9,7 @@ import itertools
 import threading
 import time
 from copy import copy
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import torch
 
@@ -28,7 +28,7 @@ class Stream(torch.Stream):
 
     _face: ClassVar[Face]
 
-    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Stream:
+    def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> Self:
         if "stream_id" in kwargs:
             stream_id, index = kwargs["stream_id"], kwargs.get("device_index", 0)
         else:
@@ -101,7 +101,7 @@ class Stream(torch.Stream):
 class ExternalStream(Stream):
     """A stream of this process by its ``cuda_stream``, as libraries hand it on; one that other code made on a local device is refused."""
 
-    def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Stream:
+    def __new__(cls, stream_ptr: int, device: Any = None, **kwargs: Any) -> Self:
         if not 0 <= stream_ptr < next(copy(_ids)):
             raise NotImplementedError("torch.cuda.ExternalStream: a stream of this machine means nothing on a remote device")
         return super().__new__(cls, stream_id=stream_ptr, device_index=number_of(device))

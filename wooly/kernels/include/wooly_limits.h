@@ -22,8 +22,8 @@ WOOLY_LIMITS(c10::BFloat16, __ushort_as_bfloat16, 0xFF7F, 0x7F7F, 0x3C00, 0x0080
 #undef WOOLY_LIMITS
 
 namespace at {
-template <typename T> struct numeric_limits : cuda::std::numeric_limits<T> {
-  typedef cuda::std::numeric_limits<T> Base;
+template <typename T> struct numeric_limits : ::cuda::std::numeric_limits<T> {
+  typedef ::cuda::std::numeric_limits<T> Base;
   static __device__ T lower_bound() { return Base::has_infinity ? T(-Base::infinity()) : Base::lowest(); }
   static __device__ T upper_bound() { return Base::has_infinity ? Base::infinity() : Base::max(); }
 };

@@ -110,6 +110,26 @@ template <> struct OpMathType<BFloat16> { typedef float type; };
 template <typename T> using opmath_type = typename OpMathType<T>::type;
 template <typename T, bool> using acc_type = typename OpMathType<T>::type;
 
+namespace cuda { namespace detail {
+
+template <typename T, typename Index> struct TensorInfo {
+  T *data;
+  Index sizes[25], strides[25];
+  int dims;
+  __device__ bool isContiguous() const { return dims == 1 && strides[0] == 1; }
+};
+
+/* Where element `place` in the order of rows lies; of `Dims` dimensions, or as many as there are. */
+template <typename T, typename Index, int Dims> struct IndexToOffset {
+  static __device__ Index get(Index place, const TensorInfo<T, Index> &info) {
+    Index offset = 0;
+    for (int i = (Dims < 0 ? info.dims : Dims) - 1; i > 0; --i, place /= info.sizes[i + 1]) offset += place % info.sizes[i] * info.strides[i];
+    return offset + place * info.strides[0];
+  }
+};
+
+}}  // namespace cuda::detail
+
 }  // namespace at
 
 namespace torch {
