@@ -27,7 +27,7 @@ from wooly.shared.files import read_own
 
 _FAST: Final = frozenset({"-use_fast_math", "--use_fast_math"})
 """Asks for the device's own math functions; everything else stays exact."""
-_FORMAT: Final = 6
+_FORMAT: Final = 7
 """Of what is kept, and of what the import makes of a source: raised when that changes, so that no older result is found."""
 
 _Stored = tuple[bytes, dict[str, str]]

@@ -171,7 +171,8 @@ INFO = """
 using at::cuda::detail::IndexToOffset;
 template <typename T> __global__ void rows(const at::cuda::detail::TensorInfo<T, int> from, T* to, int n) {
   const int at = blockIdx.x * blockDim.x + threadIdx.x;
-  if (at < n) to[at] = from.data[IndexToOffset<T, int, -1>::get(at, from)] + from.data[at::cuda::detail::IndexToOffset<T, int, 2>::get(at, from)];
+  const int one = IndexToOffset<T, int, -1>::get(at, from), two = at::cuda::detail::IndexToOffset<T, int, 2>::get(at, from);
+  if (at < n) to[at] = from.data[one] + from.data[two];
 }
 """
 

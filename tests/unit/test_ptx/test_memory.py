@@ -252,9 +252,9 @@ def test_pointers_in_a_struct_become_buffers() -> None:
 
 def test_a_pointer_is_found_by_the_address_of_its_struct() -> None:
     """As in the layout of a tensor: the pointer, then sizes that are indexed at run time."""
-    text = """.visible .entry k(.param .align 8 .b8 s[16], .param .u64 o) { .reg .b32 %r<5>; .reg .b64 %rd<9>;
-        mov.b64 %rd1, s; ld.param.u64 %rd2, [%rd1]; ld.param.u64 %rd3, [o]; cvta.to.global.u64 %rd3, %rd3; mov.u32 %r1, %tid.x;
-        mul.wide.u32 %rd4, %r1, 4; add.s64 %rd5, %rd1, %rd4; ld.param.u32 %r2, [%rd5+8]; cvta.to.global.u64 %rd6, %rd2;
+    text = """.visible .entry k(.param .align 8 .b8 s[16], .param .u64 o) { .reg .b32 %r<5>; .reg .b64 %rd<10>;
+        mov.b64 %rd1, s; add.s64 %rd9, %rd1, 12; ld.param.u64 %rd2, [%rd9+-12]; ld.param.u64 %rd3, [o]; cvta.to.global.u64 %rd3, %rd3;
+        mov.u32 %r1, %tid.x; mul.wide.u32 %rd4, %r1, 4; add.s64 %rd5, %rd1, %rd4; ld.param.u32 %r2, [%rd5+8]; cvta.to.global.u64 %rd6, %rd2;
         mul.wide.u32 %rd7, %r2, 4; add.s64 %rd7, %rd6, %rd7; ld.global.u32 %r3, [%rd7]; add.s64 %rd8, %rd3, %rd4; st.global.u32 [%rd8], %r3;
         ret; }"""
     entry = module_of(text).entries[0]

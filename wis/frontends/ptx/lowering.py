@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from wis.dtypes import DType
 from wis.frontends.ptx.classes import BITS, INTEGER, choose
-from wis.frontends.ptx.code import Code, End, Node, Part
+from wis.frontends.ptx.code import Code, End, Node, Part, signed
 from wis.frontends.ptx.scene import Scene
 from wis.frontends.ptx.syntax import Instruction, Name, Not, Number, Operand, Pair, PtxError, Register, Routine, Vector, single
 from wis.kernel.model import RegType, Space, Special
@@ -85,23 +85,23 @@ _REFUSED_SPECIALS: Final = {
 
 
 def _holding_addresses(routine: Routine) -> dict[Register, Name]:
-    """Registers of a kernel that are written once, with the address of a parameter."""
+    """Registers of a kernel that are written once, with the address of a parameter or of a byte in it."""
     params = {param.name for param in routine.params}
     written: Counter[Operand] = Counter()
-    found: dict[Register, Name] = {}
     for ins in routine.code:
         target = ins.args[0] if ins.args else None
         written.update(target.items if isinstance(target, Vector) else [target] if isinstance(target, Register) else ())
         written.update(ins.lists[0] if ins.lists is not None else ())
-        if (
-            ins.op == "mov"
-            and ins.guard is None
-            and isinstance(target, Register)
-            and isinstance(ins.args[1], Name)
-            and ins.args[1].text in params
-        ):
-            found[target] = ins.args[1]
-    return {register: name for register, name in found.items() if written[register] == 1}
+    found: dict[Register, Name] = {}
+    for ins in routine.code:
+        if ins.op not in ("mov", "add") or ins.guard is not None or not isinstance(ins.args[0], Register) or written[ins.args[0]] > 1:
+            continue
+        base, *more = ins.args[1:]
+        start = found.get(base) if isinstance(base, Register) else base
+        if isinstance(start, Name) and start.text in params and all(isinstance(number, Number) for number in more):
+            offset = sum(signed(number.value, 64) for number in more if isinstance(number, Number))
+            found[ins.args[0]] = start._replace(offset=start.offset + offset)
+    return found
 
 
 class RoutineLowering:

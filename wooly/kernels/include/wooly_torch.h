@@ -25,14 +25,17 @@
 
 namespace c10 {
 
-#define WOOLY_NARROW(NAME, HELD, FROM, TO)                                                       \
+#define WOOLY_NARROW(NAME, HELD, FROM, TO, BITS, OF_BITS)                                        \
   struct NAME {                                                                                  \
-    HELD held;                                                                                   \
+    unsigned short x;                                                                            \
+    struct from_bits_t {};                                                                       \
+    static __device__ from_bits_t from_bits() { return {}; }                                     \
     NAME() = default;                                                                            \
-    __device__ NAME(float x) : held(FROM(x)) {}                                                  \
-    __device__ NAME(HELD x) : held(x) {}                                                         \
-    __device__ operator float() const { return TO(held); }                                       \
-    __device__ operator HELD() const { return held; }                                            \
+    __device__ NAME(unsigned short bits, from_bits_t) : x(bits) {}                               \
+    __device__ NAME(float value) : x(BITS(FROM(value))) {}                                       \
+    __device__ NAME(HELD value) : x(BITS(value)) {}                                              \
+    __device__ operator float() const { return TO(OF_BITS(x)); }                                 \
+    __device__ operator HELD() const { return OF_BITS(x); }                                      \
   };                                                                                             \
   WOOLY_OPERATOR(NAME, +) WOOLY_OPERATOR(NAME, -) WOOLY_OPERATOR(NAME, *) WOOLY_OPERATOR(NAME, /) \
   __device__ inline NAME operator-(NAME a) { return NAME(-float(a)); }
@@ -49,8 +52,8 @@ namespace c10 {
   __device__ inline NAME operator OP(long a, NAME b) { return NAME(float(a) OP float(b)); }      \
   __device__ inline NAME &operator OP##=(NAME &a, NAME b) { return a = NAME(float(a) OP float(b)); }
 
-WOOLY_NARROW(Half, __half, __float2half_rn, __half2float)
-WOOLY_NARROW(BFloat16, __nv_bfloat16, __float2bfloat16_rn, __bfloat162float)
+WOOLY_NARROW(Half, __half, __float2half_rn, __half2float, __half_as_ushort, __ushort_as_half)
+WOOLY_NARROW(BFloat16, __nv_bfloat16, __float2bfloat16_rn, __bfloat162float, __bfloat16_as_ushort, __ushort_as_bfloat16)
 #undef WOOLY_OPERATOR
 #undef WOOLY_NARROW
 
@@ -180,8 +183,8 @@ template <typename T> __device__ inline T gpuAtomicAdd(T *at, T by) {
     return atomicAdd(at, by);
   }
 }
-__device__ inline at::Half gpuAtomicAdd(at::Half *at, at::Half by) { return atomicAdd((__half *)at, by.held); }
-__device__ inline at::BFloat16 gpuAtomicAdd(at::BFloat16 *at, at::BFloat16 by) { return atomicAdd((__nv_bfloat16 *)at, by.held); }
+__device__ inline at::Half gpuAtomicAdd(at::Half *at, at::Half by) { return atomicAdd((__half *)at, __half(by)); }
+__device__ inline at::BFloat16 gpuAtomicAdd(at::BFloat16 *at, at::BFloat16 by) { return atomicAdd((__nv_bfloat16 *)at, __nv_bfloat16(by)); }
 __device__ inline int64_t gpuAtomicAdd(int64_t *at, int64_t by) { return atomicAdd((unsigned long long *)at, (unsigned long long)by); }
 template <typename T> __device__ inline void gpuAtomicAddNoReturn(T *at, T by) { gpuAtomicAdd(at, by); }
 __device__ inline at::Half atomicAdd(at::Half *at, at::Half by) { return gpuAtomicAdd(at, by); }
