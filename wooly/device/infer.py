@@ -47,8 +47,10 @@ class Shaped:
     def is_contiguous(self, *, memory_format: torch.memory_format = torch.contiguous_format) -> bool:
         if any(size == 0 for size in self.shape):
             return memory_format is torch.contiguous_format
-        step = 1
-        for dim in _ORDERS.get(memory_format, range(self.dim() - 1, -1, -1)):
+        step, order = 1, _ORDERS.get(memory_format, range(self.dim() - 1, -1, -1))
+        if len(order) != self.dim():
+            return False
+        for dim in order:
             if self.shape[dim] != 1 and self.strides[dim] != step:
                 return False
             step *= self.shape[dim]

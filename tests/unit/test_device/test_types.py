@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.device import same
+from wooly.counters import COUNTERS
 
 
 def on(device: str, line: str) -> torch.Tensor:
@@ -527,6 +528,16 @@ def test_operands_of_halves_decide_the_layout_as_those_of_floats(call: str, dtyp
         return [eval(call, names | {"a": a, "b": b}).stride() for a, b in itertools.product(operands, repeat=2)]
 
     assert strides("cuda") == strides("cpu")
+
+
+def test_a_result_of_five_dimensions_is_laid_out_by_operands_of_fewer() -> None:
+    def strides(device: str) -> tuple[int, ...]:
+        mask = torch.ones(3, 2, 1, 2, device=device)[..., :1].expand(3, 2, 1, 2) > 0
+        return torch.where(mask, torch.ones(2, 1, 2, 3, 2, device=device).permute(4, 3, 2, 1, 0), torch.zeros((), device=device)).stride()
+
+    fallbacks = len(COUNTERS.fallbacks)
+    assert strides("cuda") == strides("cpu")
+    assert len(COUNTERS.fallbacks) == fallbacks
 
 
 @pytest.mark.parametrize("order", [(0, 2, 3, 1), (3, 2, 1, 0), (0, 2, 1, 3)])
