@@ -61,6 +61,8 @@ REFUSED = [
     ("frobnicate.u32 a, b;", "frobnicate.u32 is not known", ""),
     ("add.foo.u32 a, b, c;", ".foo is not supported", ""),
     ("add.u32 a, b;", "takes 3 operands, not 2", ""),
+    ("add.u32;", "takes 3 operands, not 0", ""),
+    ("mov.u32 a;", "takes 2 operands, not 1", ""),
     ("add.u32 a, b, x;", "cannot be used as i32", ""),
     ("add.u32 a, b, nosuch;", "nosuch is not declared", ""),
     ("add.u32 5, b, c;", "needs a register", ""),

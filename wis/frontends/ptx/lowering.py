@@ -94,13 +94,15 @@ def _holding_addresses(routine: Routine) -> dict[Register, Name]:
         written.update(ins.lists[0] if ins.lists is not None else ())
     found: dict[Register, Name] = {}
     for ins in routine.code:
-        if ins.op not in ("mov", "add") or ins.guard is not None or not isinstance(ins.args[0], Register) or written[ins.args[0]] > 1:
+        if ins.op not in ("mov", "add") or ins.guard is not None or len(ins.args) < 2:
             continue
-        base, *more = ins.args[1:]
+        target, base, *more = ins.args
         start = found.get(base) if isinstance(base, Register) else base
-        if isinstance(start, Name) and start.text in params and all(isinstance(number, Number) for number in more):
-            offset = sum(signed(number.value, 64) for number in more if isinstance(number, Number))
-            found[ins.args[0]] = start._replace(offset=start.offset + offset)
+        numbers = [number.value for number in more if isinstance(number, Number) and number.kind == "i"]
+        if not isinstance(start, Name) or start.text not in params or len(numbers) != len(more):
+            continue
+        if isinstance(target, Register) and written[target] == 1:
+            found[target] = start._replace(offset=start.offset + sum(signed(number, 64) for number in numbers))
     return found
 
 
