@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 import msgspec
@@ -233,15 +234,17 @@ def keep_together(kernel: Kernel, costs: Sequence[int]) -> tuple[Kernel, Sequenc
         return kernel, costs
     flow = flow_of(kernel.blocks)
     uniform = uniformity(kernel, flow)
+    later = _written_later(kernel, flow)
+    paced: dict[int, bool] = {}  # whether the innermost loop of a block has a barrier
+    for loop in flow.loops:
+        paced.update(dict.fromkeys(loop.blocks, any(waits(kernel.blocks[b].end) for b in loop.blocks)))
     behind: dict[int, int] = {}
     for b in flow.order:
-        inner = next((loop for loop in reversed(flow.loops) if b in loop.blocks), None)
-        if b not in uniform.divergent and (inner is None or any(waits(kernel.blocks[c].end) for c in inner.blocks)):
-            loads = _shared_by_all(kernel, b, uniform.varying[b].mask)
-            last = next((i for i in reversed(loads) if _overwritten(kernel, flow, b, i)), None)
-            if last is not None:
-                behind[b] = last + 1
-    places = [b + sum(split < b for split in behind) for b in range(len(kernel.blocks))]
+        if b not in uniform.divergent and paced.get(b, True):
+            at = _overwritten_behind(kernel, b, uniform.varying[b].mask, later[b])
+            if at:
+                behind[b] = at
+    places = list(accumulate((1 + (b in behind) for b in range(len(kernel.blocks) - 1)), initial=0))
     blocks: list[Block] = []
     spent: list[int] = []
     for b, block in enumerate(kernel.blocks):
@@ -257,33 +260,48 @@ _LOADS: Final = codes_of(Sig.LOAD, Sig.BYTES_LOAD)
 _WRITES: Final = codes_of(Sig.STORE, Sig.BYTES_STORE, Sig.ATOM, Sig.RED)
 
 
-def _shared_by_all(kernel: Kernel, b: int, varying: int) -> list[int]:
-    """The ops of block b that load what all threads load, from shared memory. ``varying``: registers that differ when it starts."""
-    found = []
+def _memory_of(op: Op) -> int:
+    """A bit for the shared memory that an op accesses; 0: none."""
+    return 1 << op.attrs[1] if op.attrs[0] == Space.SHARED else 0
+
+
+def _written_later(kernel: Kernel, flow: Flow) -> list[int]:
+    """For each block, the shared memories that a thread may write behind it before it comes to a barrier."""
+    own = [0] * len(kernel.blocks)
+    for b, block in enumerate(kernel.blocks):
+        for op in block.code:
+            if op.op in _WRITES:
+                own[b] |= _memory_of(op)
+    later = [0] * len(kernel.blocks)
+    todo = list(flow.order)
+    while todo:
+        b = todo.pop()
+        found = 0
+        for after in () if waits(kernel.blocks[b].end) else flow.succ[b]:
+            found |= own[after] | later[after]
+        if found != later[b]:
+            later[b] = found
+            todo += flow.pred[b]
+    return later
+
+
+def _overwritten_behind(kernel: Kernel, b: int, varying: int, later: int) -> int:
+    """How many ops of block b there are up to the last that loads what all threads load, from memory that is then written; 0: none.
+    ``varying``: registers that differ when it starts. ``later``: what is written behind it."""
+    loads = []
     for i, op in enumerate(kernel.blocks[b].code):
-        if op.op in _LOADS and op.attrs[0] == Space.SHARED and not varying >> op.ins[0] & 1:
-            found.append(i)
+        if op.op in _LOADS and not varying >> op.ins[0] & 1:
+            loads.append((i, _memory_of(op)))
         varying = varying_behind(kernel, op, varying)
-    return found
-
-
-def _overwritten(kernel: Kernel, flow: Flow, b: int, load: int) -> bool:
-    """Whether a thread may write the memory that op ``load`` of block b reads, before it comes to a barrier."""
-    memory = kernel.blocks[b].code[load].attrs[:2]
-
-    def writes(code: Sequence[Op]) -> bool:
-        return any(op.op in _WRITES and op.attrs[:2] == memory for op in code)
-
-    if writes(kernel.blocks[b].code[load + 1 :]):
-        return True
-    reached, left = set(), [b]
-    while left:
-        at = left.pop()
-        for after in () if waits(kernel.blocks[at].end) else flow.succ[at]:
-            if after not in reached:
-                reached.add(after)
-                left.append(after)
-    return any(writes(kernel.blocks[at].code) for at in reached)
+    code, end = kernel.blocks[b].code, len(kernel.blocks[b].code)
+    for i, memory in reversed(loads):
+        for op in code[i + 1 : end]:
+            if op.op in _WRITES:
+                later |= _memory_of(op)
+        end = i + 1
+        if memory & later:
+            return i + 1
+    return 0
 
 
 def _moved(end: Terminator, places: Sequence[int]) -> Terminator:
