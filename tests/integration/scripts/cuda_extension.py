@@ -195,6 +195,7 @@ import sys, torch
 from importlib.util import module_from_spec, spec_from_file_location
 spec = spec_from_file_location("kernels_of_test", sys.argv[1])
 module = module_from_spec(spec)
+spec.loader.exec_module(module)
 assert module.scaled(torch.ones(3, device="cuda"), 2.0).tolist() == [5, 5, 5]
 """
 subprocess.run([sys.executable, "-c", OTHER, module.__file__], check=True)
