@@ -324,7 +324,7 @@ class _Splitter:
                 self.host.append((token.start + define.start("body"), token.end, text))
 
     def _has(self, name: str) -> bool:
-        return (name.startswith(_DEVICE_HEADERS) and name != "cub/cub.cuh") or self.on_device(name)
+        return (name.startswith(_DEVICE_HEADERS) and name not in ("cub/cub.cuh", "curand.h")) or self.on_device(name)
 
     def _include(self, token: _Token, name: str) -> None:
         if name.startswith(_DEVICE_WIDE):

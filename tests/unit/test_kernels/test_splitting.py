@@ -187,3 +187,8 @@ def test_a_refusal_names_the_file_and_the_line(tmp_path: Path) -> None:
     (tmp_path / "k.cu").write_text("\n#include <thrust/sort.h>\n")
     with pytest.raises(CompileError, match=r"^k\.cu, line 2: thrust/sort\.h launches on a GPU"):
         split(inline_headers(tmp_path / "k.cu", []), bool)
+
+
+def test_the_device_does_not_see_the_header_of_the_hosts_library() -> None:
+    parts = split("#include <curand.h>\n#include <curand_kernel.h>\n__global__ void k(int* x) { x[0] = 1; }", lambda name: False)
+    assert "<curand.h>" not in parts.device and "<curand_kernel.h>" in parts.device
