@@ -100,8 +100,8 @@ def uniformity(kernel: Kernel, flow: Flow) -> Uniformity:
     return Uniformity(tuple(Registers(mask) for mask in entry), frozenset(divergent), frozenset(split))
 
 
-def varying_behind(kernel: Kernel, op: Op, varying: int) -> int:
-    """The registers, as bits, that may differ between the threads of a block that execute ``op`` together, ``varying`` before it."""
+def varying_after(kernel: Kernel, op: Op, varying: int) -> int:
+    """The registers, as bits, that may differ between threads after all of them executed ``op``; ``varying``: before it."""
     outs = mask_of(op.outs)
     return varying | outs if _spreads(kernel, op) or varying & mask_of(op.ins) else varying & ~outs
 

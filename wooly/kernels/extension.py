@@ -13,7 +13,8 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,12 +141,8 @@ def patch(module: Any) -> None:
         bindings = ["-DWOOLY_BINDINGS"] if values.get("is_python_module", True) else []
         values["extra_cflags"] = [*(values.get("extra_cflags") or ()), *bindings, *added]
         values["with_cuda"] = False
-        try:
+        with _compile_errors(values["name"]):
             return original(*given.args, **given.kwargs)
-        except RuntimeError as error:
-            if not _is_of_source(error):
-                raise
-            raise CompileError(_said(values["name"], str(error))) from error
 
     module._jit_compile = jit_compile
     _patch_setup(module)
@@ -167,12 +164,8 @@ def _patch_setup(module: Any) -> None:
         for extension in self.extensions:
             if getattr(extension, "is_of_cuda", False) or any(module._is_cuda_file(path) for path in extension.sources):
                 _adapt(module, extension, Path(self.build_temp))
-        try:
+        with _compile_errors(", ".join(extension.name for extension in self.extensions)):
             build_extensions(self)
-        except RuntimeError as error:
-            if not _is_of_source(error):
-                raise
-            raise CompileError(_said(", ".join(extension.name for extension in self.extensions), str(error))) from error
 
     module.CUDAExtension, module.BuildExtension.build_extensions = cuda_extension, build
     if module.CUDA_HOME is None and (Path(sys.argv[0]).name == "setup.py" or "setuptools.build_meta" in sys.modules):
@@ -202,18 +195,21 @@ def _prepared(
     return prepared, [*defined, version, f"-I{_empty_headers(folder)}", "-include", str(_HOST_HEADER)]
 
 
-def _is_of_source(error: RuntimeError) -> bool:
-    """Whether torch's builder says that a source does not compile: else there is no compiler or ninja, or it is what the extension raised
-    when it was imported."""
-    return str(error).startswith(("Error building extension", "Error compiling objects for extension"))
-
-
-def _said(name: str, text: str) -> str:
-    found = next((line.strip() for line in text.splitlines() if re.search(r"\berror:", line)), "")
-    return (
-        f"extension {name}: its host part does not compile for a remote device{': ' if found else ''}{found}. "
-        f"Launch its kernels by wooly.RawModule, which compiles CUDA C++ for the node"
-    )
+@contextmanager
+def _compile_errors(name: str) -> Iterator[None]:
+    """Raises CompileError where torch's builder says that a source of extension ``name`` does not compile. Other errors pass: there is no
+    compiler or ninja, or the extension raised them when it was imported."""
+    try:
+        yield
+    except RuntimeError as error:
+        text = str(error)
+        if not text.startswith(("Error building extension", "Error compiling objects for extension")):
+            raise
+        found = next((f": {line.strip()}" for line in text.splitlines() if re.search(r"\berror:", line)), "")
+        raise CompileError(
+            f"extension {name}: its host part does not compile for a remote device{found}. "
+            f"Launch its kernels by wooly.RawModule, which compiles CUDA C++ for the node"
+        ) from error
 
 
 def _empty_headers(folder: Path) -> Path:
@@ -239,15 +235,15 @@ def _translated(path: Path, folder: Path, flags: Sequence[str], includes: Sequen
     names = [f"using cuda::std::{name};" for header in heads if header in STD for name in STD[header].split(", ")]
     begin += f"namespace std {{ {' '.join(names)} }}\n" if names else ""
     options = ["-w", *_options(flags), *(f"-I{include}" for include in includes)]
-    device, more = begin + parts.device, json.dumps([options, parts.names])
+    device, compiled = begin + parts.device, json.dumps([options, parts.names])
     target = folder / f"{path.stem}.{blake3(str(path).encode()).hexdigest()[:8]}.wooly.cpp"
-    digest = blake3(f"{device}\0{more}".encode()).hexdigest()[:12]
+    digest = blake3(f"{device}\0{compiled}".encode()).hexdigest()[:12]
     name = f"{target} {digest}"  # modules of older versions keep their kernels
-    know(name, path.name, device, more)
+    raw = [f'R"{digest}({part}){digest}"' for part in (device, compiled)]
     text = f"""#define __CUDACC__
 static const char *wooly_source() {{
-  static bool known = false;
-  if (!known) known = ::wooly::know("{name}", "{path.name}", R"{digest}({device}){digest}", R"{digest}({more}){digest}");
+  static bool registered = false;
+  if (!registered) registered = ::wooly::register_source("{name}", "{path.name}", {raw[0]}, {raw[1]});
   return "{name}";
 }}
 #define WOOLY_SOURCE wooly_source()
@@ -267,11 +263,10 @@ def _options(flags: Sequence[str]) -> list[str]:
 # -- what the host's part calls
 
 
-def know(source: str, file: str, device: str, more: str) -> None:
-    """Take the device's part of what calls itself ``source`` and was ``file``. ``more``: options and names, as JSON. Modules call it
-    before their first launch; those that were built by another process are met here."""
-    if source not in _sources:
-        _sources[source] = _Source(file, device, *json.loads(more))
+def register_source(source: str, file: str, device: str, options: str) -> None:
+    """Register the device's part of ``file``, which calls itself ``source``. ``options``: those of the compiler, and the names of kernels
+    and variables, as JSON. A module calls it before its first launch."""
+    _sources.setdefault(source, _Source(file, device, *json.loads(options)))
 
 
 def launch(

@@ -189,10 +189,10 @@ inline unsigned long long call(const char *function, PyObject *given) {
   return number;
 }
 
-/* Gives the device's part of a source, whose kernels are then known by the name `source`. */
-inline bool know(const char *source, const char *file, const char *device, const char *more) {
+/* Registers the device's part of a source, to which launches refer by the name `source`. */
+inline bool register_source(const char *source, const char *file, const char *device, const char *options) {
   Held held;
-  call("know", Py_BuildValue("(ssss)", source, file, device, more));
+  call("register_source", Py_BuildValue("(ssss)", source, file, device, options));
   return true;
 }
 

@@ -23,7 +23,7 @@ from wis.kernel.flow import Flow, live_before
 from wis.kernel.flow import analyse as flow_of
 from wis.kernel.model import Bar, Block, Cbr, Kernel, Op, Ret, Space, Switch, Sync, Terminator, successors
 from wis.kernel.ops import Sig, codes_of
-from wis.kernel.uniformity import uniformity, varying_behind
+from wis.kernel.uniformity import uniformity, varying_after
 
 _STEPS_MAX: Final = 400_000
 """Work on where lanes wait after which the simplest answer is taken."""
@@ -222,38 +222,38 @@ class _Sets:
             self.parent[max(a, b)] = min(a, b)
 
 
-def keep_together(kernel: Kernel, costs: Sequence[int]) -> tuple[Kernel, Sequence[int]]:
-    """The same kernel, whose threads wait for each other behind a load that all of them make from one place of shared memory, where one
-    that goes on may overwrite that place before the next barrier; and what its blocks cost.
+def insert_barriers(kernel: Kernel, costs: Sequence[int]) -> tuple[Kernel, Sequence[int]]:
+    """The kernel without write-after-read hazards of broadcasts in shared memory, and what its blocks cost: a barrier is inserted behind a
+    load of one address by all threads, where a thread may store to that memory before the next barrier.
 
-    Such a kernel lacks a barrier. On a GPU it is right in practice: the warps of a block leave a barrier nearly together, and what follows
-    takes longer (furthest point sampling in PointNet++ and its copies); here a gang runs on to the next barrier before others have loaded.
-    Loads in loops without a barrier are left as they are: threads would wait in each round.
+    On a GPU such kernels are right in practice, because the warps of a block leave a barrier at nearly the same time (furthest point
+    sampling in PointNet++ and its copies). The host executes one gang up to the next barrier before it starts another. Loads in loops
+    without a barrier are left as they are, because the inserted one would be executed in each iteration.
     """
     if not any(isinstance(block.end, Bar) for block in kernel.blocks):
         return kernel, costs
     flow = flow_of(kernel.blocks)
     uniform = uniformity(kernel, flow)
-    later = _written_later(kernel, flow)
-    paced: dict[int, bool] = {}  # whether the innermost loop of a block has a barrier
+    stored = _stores_before_barriers(kernel, flow)
+    has_barrier: dict[int, bool] = {}  # by block of a loop: the innermost loop has one
     for loop in flow.loops:
-        paced.update(dict.fromkeys(loop.blocks, any(waits(kernel.blocks[b].end) for b in loop.blocks)))
-    behind: dict[int, int] = {}
+        has_barrier.update(dict.fromkeys(loop.blocks, any(waits(kernel.blocks[b].end) for b in loop.blocks)))
+    ends: dict[int, int] = {}
     for b in flow.order:
-        if b not in uniform.divergent and paced.get(b, True):
-            at = _overwritten_behind(kernel, b, uniform.varying[b].mask, later[b])
+        if b not in uniform.divergent and has_barrier.get(b, True):
+            at = _end_of_hazard(kernel, b, uniform.varying[b].mask, stored[b])
             if at:
-                behind[b] = at
-    places = list(accumulate((1 + (b in behind) for b in range(len(kernel.blocks) - 1)), initial=0))
+                ends[b] = at
+    targets = list(accumulate((1 + (b in ends) for b in range(len(kernel.blocks) - 1)), initial=0))
     blocks: list[Block] = []
-    spent: list[int] = []
+    new_costs: list[int] = []
     for b, block in enumerate(kernel.blocks):
-        at = behind.get(b, 0)
+        at = ends.get(b, 0)
         if at:
-            blocks.append(Block(block.code[:at], Bar(places[b] + 1)))
-        blocks.append(Block(block.code[at:], _moved(block.end, places)))
-        spent += [costs[b], 0] if at else [costs[b]]
-    return msgspec.structs.replace(kernel, blocks=tuple(blocks)), spent
+            blocks.append(Block(block.code[:at], Bar(targets[b] + 1)))
+        blocks.append(Block(block.code[at:], _retargeted(block.end, targets)))
+        new_costs += [costs[b], 0] if at else [costs[b]]
+    return msgspec.structs.replace(kernel, blocks=tuple(blocks)), new_costs
 
 
 _LOADS: Final = codes_of(Sig.LOAD, Sig.BYTES_LOAD)
@@ -265,51 +265,48 @@ def _memory_of(op: Op) -> int:
     return 1 << op.attrs[1] if op.attrs[0] == Space.SHARED else 0
 
 
-def _written_later(kernel: Kernel, flow: Flow) -> list[int]:
-    """For each block, the shared memories that a thread may write behind it before it comes to a barrier."""
+def _stores_before_barriers(kernel: Kernel, flow: Flow) -> list[int]:
+    """For each block, as bits, the shared memories that a thread may store to after it and before a barrier."""
     own = [0] * len(kernel.blocks)
     for b, block in enumerate(kernel.blocks):
         for op in block.code:
             if op.op in _WRITES:
                 own[b] |= _memory_of(op)
-    later = [0] * len(kernel.blocks)
+    after = [0] * len(kernel.blocks)
     todo = list(flow.order)
     while todo:
         b = todo.pop()
         found = 0
-        for after in () if waits(kernel.blocks[b].end) else flow.succ[b]:
-            found |= own[after] | later[after]
-        if found != later[b]:
-            later[b] = found
+        for following in () if waits(kernel.blocks[b].end) else flow.succ[b]:
+            found |= own[following] | after[following]
+        if found != after[b]:
+            after[b] = found
             todo += flow.pred[b]
-    return later
+    return after
 
 
-def _overwritten_behind(kernel: Kernel, b: int, varying: int, later: int) -> int:
-    """How many ops of block b there are up to the last that loads what all threads load, from memory that is then written; 0: none.
-    ``varying``: registers that differ when it starts. ``later``: what is written behind it."""
-    loads = []
-    for i, op in enumerate(kernel.blocks[b].code):
+def _end_of_hazard(kernel: Kernel, b: int, varying: int, stored: int) -> int:
+    """How many ops of block b there are up to the last broadcast load whose memory is then stored to; 0: none. ``varying``: registers that
+    differ between threads at its start. ``stored``: memories stored to after the block, before a barrier."""
+    code, broadcasts = kernel.blocks[b].code, set()
+    for i, op in enumerate(code):
         if op.op in _LOADS and not varying >> op.ins[0] & 1:
-            loads.append((i, _memory_of(op)))
-        varying = varying_behind(kernel, op, varying)
-    code, end = kernel.blocks[b].code, len(kernel.blocks[b].code)
-    for i, memory in reversed(loads):
-        for op in code[i + 1 : end]:
-            if op.op in _WRITES:
-                later |= _memory_of(op)
-        end = i + 1
-        if memory & later:
+            broadcasts.add(i)
+        varying = varying_after(kernel, op, varying)
+    for i in reversed(range(len(code))):
+        if code[i].op in _WRITES:
+            stored |= _memory_of(code[i])
+        elif i in broadcasts and _memory_of(code[i]) & stored:
             return i + 1
     return 0
 
 
-def _moved(end: Terminator, places: Sequence[int]) -> Terminator:
+def _retargeted(end: Terminator, targets: Sequence[int]) -> Terminator:
     if isinstance(end, Cbr):
-        return Cbr(end.pred, places[end.yes], places[end.no])
+        return Cbr(end.pred, targets[end.yes], targets[end.no])
     if isinstance(end, Switch):
-        return Switch(end.index, tuple(places[b] for b in end.targets), places[end.default])
-    return end if isinstance(end, Ret) else msgspec.structs.replace(end, target=places[end.target])
+        return Switch(end.index, tuple(targets[b] for b in end.targets), targets[end.default])
+    return end if isinstance(end, Ret) else msgspec.structs.replace(end, target=targets[end.target])
 
 
 def split_registers(kernel: Kernel) -> Kernel:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from jit.host.emit.code import Code
-from jit.host.simt.analysis import Analysis, analyse, bits_of, judged, keep_together, split_registers, waits
+from jit.host.simt.analysis import Analysis, analyse, bits_of, insert_barriers, judged, split_registers, waits
 from jit.host.simt.body import Body, special_name
 from jit.host.simt.control import Control
 from jit.host.simt.memory import Memory, Region
@@ -65,8 +65,8 @@ class _Function:
         self.verified, self.name, self.options = verified, name, options
         self.judged = judged(verified.core)
         self.gang: Gang = gang_of(block, verified.uses.warp, self.judged)
-        together, costs = (verified.core, verified.costs) if self.gang.n_gangs == 1 else keep_together(verified.core, verified.costs)
-        self.kernel: Kernel = split_registers(together)
+        core, costs = (verified.core, verified.costs) if self.gang.n_gangs == 1 else insert_barriers(verified.core, verified.costs)
+        self.kernel: Kernel = split_registers(core)
         kernel = self.kernel
         self.analysis: Analysis = analyse(kernel, self.gang)
         self.code = Code()

@@ -54,8 +54,10 @@ def build(folder: Path, source: str, run: Any = None, **more: Any) -> str:
 
 
 def name_in(source: Path) -> str:
-    """What a C++ source that was made of a CUDA source calls itself."""
-    (name,) = re.findall(r'::wooly::know\("(.*?)"', source.read_text())
+    """What a C++ source that was made of a CUDA source calls itself. Registers what it would register when it runs."""
+    pattern = r'::wooly::register_source\("(.*?)", "(.*?)", R"(\w+)\((.*)\)\3", R"\3\((.*)\)\3"\);'
+    ((name, file, _, device, options),) = re.findall(pattern, source.read_text(), re.DOTALL)
+    extension.register_source(name, file, device, options)
     return str(name)
 
 

@@ -11,10 +11,10 @@ from difflib import get_close_matches
 from typing import Final, NamedTuple
 
 from wis.dtypes import DType
-from wis.frontends.ptx.classes import BITS, INTEGER, choose
+from wis.frontends.ptx.classes import BITS, INTEGER, choose, registers_of
 from wis.frontends.ptx.code import Code, End, Node, Part, signed
 from wis.frontends.ptx.scene import Scene
-from wis.frontends.ptx.syntax import Instruction, Name, Not, Number, Operand, Pair, PtxError, Register, Routine, Vector, single
+from wis.frontends.ptx.syntax import Instruction, Name, Not, Number, Operand, Pair, PtxError, Register, Routine, single
 from wis.kernel.model import RegType, Space, Special
 
 __all__ = [
@@ -84,14 +84,11 @@ _REFUSED_SPECIALS: Final = {
 }
 
 
-def _holding_addresses(routine: Routine) -> dict[Register, Name]:
+def _parameter_addresses(routine: Routine) -> dict[Register, Name]:
     """Registers of a kernel that are written once, with the address of a parameter or of a byte in it."""
     params = {param.name for param in routine.params}
-    written: Counter[Operand] = Counter()
-    for ins in routine.code:
-        target = ins.args[0] if ins.args else None
-        written.update(target.items if isinstance(target, Vector) else [target] if isinstance(target, Register) else ())
-        written.update(ins.lists[0] if ins.lists is not None else ())
+    targets = [arg for ins in routine.code for arg in (*ins.args[:1], *(ins.lists[0] if ins.lists else ()))]
+    written = Counter(register for arg in targets for register in registers_of(arg))
     found: dict[Register, Name] = {}
     for ins in routine.code:
         if ins.op not in ("mov", "add") or ins.guard is not None or len(ins.args) < 2:
@@ -124,7 +121,7 @@ class RoutineLowering:
         self.call_inputs: dict[str, dict[int, tuple[int, int]]] = {}
         self.copy_sizes: dict[Register, int] | None = None
         """Registers that are always 0 or this number of bytes; None until an asynchronous copy asks for them."""
-        self.param_addresses = _holding_addresses(routine) if routine.kernel else {}
+        self.param_addresses = _parameter_addresses(routine) if routine.kernel else {}
 
     # -- ops -------------------------------------------------------------------------------------------------------------------------
 
